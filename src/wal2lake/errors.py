@@ -1,0 +1,224 @@
+"""Everything that can go wrong, each with what to do about it.
+
+    Wal2LakeError
+    ├── ConfigError              the configuration file, an environment variable, an argument
+    ├── SourceError              PostgreSQL
+    │   ├── ConnectionFailed     ├── SlotInUse     ├── SlotLost      ├── SourceReplaced
+    │   ├── TableMissing         └── SourceRefused
+    ├── CaptureError             the capture process
+    │   └── ChangeLogDamaged
+    ├── TableError               one table; the others go on
+    │   ├── ValueRefused         ├── SchemaChanged  ├── OperationRefused
+    │   ├── CopyFailed           └── ForeignTable
+    ├── LakeError                Spark, the catalog, the storage
+    │   ├── SparkUnavailable     ├── LakeUnwritable
+    │   ├── CommitFailed         └── CommitUnknown
+    └── GroupHeld                another process runs this group
+
+The docstring of an error is its message, the `remedy` says what to do, both with the fields that it was raised with.
+Row values never appear in either; keys may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Kind(StrEnum):
+    TRANSIENT = "transient"
+    """goes away by itself: retried with backoff"""
+    CONFIGURATION = "configuration"
+    """stays until somebody changes something"""
+    RESOURCE = "resource"
+    """stays until there is room, memory or a free slot again"""
+
+
+class Wal2LakeError(Exception):
+    """{operation} failed: {cause}"""
+
+    remedy_text: ClassVar[str] = "run the same command with --debug to see where it failed"
+    kind: ClassVar[Kind] = Kind.CONFIGURATION
+
+    def __init__(self, /, **fields: Any) -> None:
+        self.fields: Mapping[str, Any] = fields
+        super().__init__(self._fill(type(self).__doc__ or ""))
+
+    def _fill(self, template: str) -> str:
+        return " ".join(template.format_map(_Missing(self.fields)).split())
+
+    @property
+    def remedy(self) -> str:
+        return self._fill(str(self.fields.get("remedy", self.remedy_text)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), dict(self.fields))
+
+
+def _rebuild(cls: type[Wal2LakeError], fields: dict[str, Any]) -> Wal2LakeError:
+    return cls(**fields)
+
+
+class _Missing(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+class ConfigError(Wal2LakeError):
+    """{field}: {cause}"""
+
+    remedy_text = "{allowed}"
+
+
+class SourceError(Wal2LakeError):
+    """PostgreSQL: {operation} failed: {cause}"""
+
+
+class ConnectionFailed(SourceError):
+    """cannot connect to PostgreSQL at {server}: {cause}"""
+
+    remedy_text = "check [source] dsn (host, port, database, user, password) and that the server is running"
+    kind = Kind.TRANSIENT
+
+
+class SlotInUse(SourceError):
+    """replication slot {slot} is in use by {holder}"""
+
+    remedy_text = "stop the other reader, or end it with: SELECT pg_terminate_backend({pid})"
+    kind = Kind.TRANSIENT
+
+
+class SlotLost(SourceError):
+    """replication slot {slot} {cause}: changes committed after {lsn} were not captured and may be missing"""
+
+    remedy_text = "copy the tables anew with: wal2lake tables resync --all"
+
+
+class SourceReplaced(SourceError):
+    """the change log of group {group} was written from another database cluster ({cause})"""
+
+    remedy_text = "check [source] dsn; if this server is meant, use a new [lake] path, or teardown and start anew"
+
+
+class TableMissing(SourceError):
+    """table {table} does not exist in the source database"""
+
+    remedy_text = "correct or remove it in [[groups]] tables of group {group}"
+
+
+class SourceRefused(SourceError):
+    """PostgreSQL refused {operation} on {object}: {cause}"""
+
+    remedy_text = "run: wal2lake check"
+
+
+class CaptureError(Wal2LakeError):
+    """the capture process of group {group} stopped: {cause}"""
+
+    kind = Kind.TRANSIENT
+    remedy_text = "it is started again; if this repeats, run with --debug"
+
+
+class ChangeLogDamaged(CaptureError):
+    """the change log at {path} is damaged: {cause}"""
+
+    kind = Kind.CONFIGURATION
+    remedy_text = "restore the file, or copy the tables anew with: wal2lake tables resync --all"
+
+
+class TableError(Wal2LakeError):
+    """{table}: {cause}"""
+
+
+class ValueRefused(TableError):
+    """{table}: column {column} of the row with {key} holds {what}, which {lake_type} can't hold"""
+
+    remedy_text = (
+        "set [tables.'{table}'] types = {{ {column} = \"{carrier}\" }} in the configuration, "
+        "then: wal2lake tables resync '{table}'"
+    )
+
+
+class SchemaChanged(TableError):
+    """{table}: its columns or key changed at the source ({cause})"""
+
+    remedy_text = "copy it anew with: wal2lake tables resync '{table}'"
+
+
+class OperationRefused(TableError):
+    """{table}: an {operation} arrived, but the table has no key and no replica identity to find the row by"""
+
+    remedy_text = "ALTER TABLE {sql_name} REPLICA IDENTITY FULL; then: wal2lake tables resync '{table}'"
+
+
+class CopyFailed(TableError):
+    """{table}: the first copy failed: {cause}"""
+
+    kind = Kind.TRANSIENT
+    remedy_text = "it is tried again; to see Spark's own error, run with --debug"
+
+
+class ForeignTable(TableError):
+    """{table}: the lake already has a table {lake_table} that wal2lake did not make from this source table"""
+
+    remedy_text = "rename or drop that lake table, or choose another [lake] path"
+
+
+class LakeError(Wal2LakeError):
+    """the lake: {operation} failed: {cause}"""
+
+    kind = Kind.TRANSIENT
+
+
+class SparkUnavailable(LakeError):
+    """Spark could not start: {cause}"""
+
+    kind = Kind.CONFIGURATION
+    remedy_text = "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless) and see [spark] conf"
+
+
+class LakeUnwritable(LakeError):
+    """cannot write to the lake at {path}: {cause}"""
+
+    kind = Kind.RESOURCE
+    remedy_text = "make it writable for this user and see that the disk has room, or choose another [lake] path"
+
+
+class CommitFailed(LakeError):
+    """{table}: the lake refused the commit: {cause}"""
+
+
+class CommitUnknown(LakeError):
+    """{table}: it is unknown whether the lake took the commit: {cause}"""
+
+
+class GroupHeld(Wal2LakeError):
+    """group {group} is already mirrored by {holder}"""
+
+    remedy_text = "stop that process first; one process at a time runs a group"
+    kind = Kind.TRANSIENT
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What an error means for the work: its class, and the two lines for people."""
+
+    kind: Kind
+    message: str
+    remedy: str
+
+
+def advise(error: BaseException) -> Advice:
+    """One place that turns any error into what happens next."""
+    if isinstance(error, Wal2LakeError):
+        return Advice(error.kind, str(error), error.remedy)
+    if isinstance(error, OSError) and error.errno in (28, 30, 13, 122):
+        reason = LakeUnwritable(path=error.filename or "?", cause=error.strerror)
+        return Advice(reason.kind, str(reason), reason.remedy)
+    if isinstance(error, MemoryError):
+        return Advice(Kind.RESOURCE, "out of memory", "give the machine more memory, or lower flush_bytes")
+    # The text of a foreign error may hold row values, so only its name is shown.
+    name = type(error).__name__
+    return Advice(Kind.TRANSIENT, f"unexpected {name}", "run with --debug to see where it comes from")

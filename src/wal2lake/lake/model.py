@@ -1,0 +1,42 @@
+"""What the lake is asked to do and what it answers: plain values, nothing of Spark in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..changelog.manifest import Segment, Truncation
+from ..position import Lsn
+from ..schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The record that is written in a table's own lake commit: the table equals the source at `lsn`."""
+
+    lsn: Lsn
+    manifest: int
+    """number of the last manifest that is in the table; the copy writes the last one published before it, or 0"""
+    changes: int
+    """changes applied since the copy"""
+    rows: int
+    """rows in the table"""
+    schema: TableSchema
+    """the source table's schema as the lake table has it"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Changes of one table over contiguous manifests, to be applied in one commit."""
+
+    to_lsn: Lsn
+    to_manifest: int
+    segments: tuple[tuple[Path, Segment], ...]
+    """absolute path and facts, in order"""
+    truncations: tuple[Truncation, ...] = ()
+    skip_before: Lsn | None = None
+    """ignore changes with a commit LSN below this: they are in the copy already"""
+
+    @property
+    def changes(self) -> int:
+        return sum(segment.rows for _, segment in self.segments) + len(self.truncations)

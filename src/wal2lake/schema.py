@@ -1,0 +1,157 @@
+"""Tables as this product sees them: who they are, what columns they have, what tells their rows apart.
+
+Frozen and plain, so that they can be written into the change log, sent to another process and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from .change import MetaNames
+from .pgtypes import LakeType
+
+
+class Identity(StrEnum):
+    """What PostgreSQL writes of an updated or deleted row (pg_class.relreplident)."""
+
+    DEFAULT = "d"
+    INDEX = "i"
+    FULL = "f"
+    NOTHING = "n"
+
+
+@dataclass(frozen=True, order=True)
+class TableId:
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableId:
+        """Take `public.orders` or `"My Schema"."a.b"` apart; without a schema it is public."""
+        parts = _split_identifier(text)
+        if len(parts) == 1:
+            return cls("public", parts[0])
+        if len(parts) == 2:
+            return cls(parts[0], parts[1])
+        raise ValueError(f"not a table name: {text!r}")
+
+    def __str__(self) -> str:
+        return f"{_readable(self.schema)}.{_readable(self.name)}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: PostgreSQL's type and typmod as sent in a relation message, and the lake type that carries it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str
+    lake: LakeType
+    nullable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "type_oid": self.type_oid, "typmod": self.typmod, "type_name": self.type_name,
+            "lake": str(self.lake), "nullable": self.nullable,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Column:
+        return cls(**{**data, "lake": LakeType.parse(data["lake"])})
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """A mirrored table at one moment. For a partitioned table it is the root; its leaves are mapped to it.
+
+    `key` names the columns that tell rows apart: the primary key, or the replica identity's index. It is empty where
+    there is none; then `identity` FULL matches whole rows, and anything else takes inserts only.
+    """
+
+    oid: int
+    id: TableId
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    identity: Identity
+    partitioned: bool = False
+    meta: MetaNames = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meta", MetaNames.beside(column.name for column in self.columns))
+
+    @property
+    def insert_only(self) -> bool:
+        return self.identity is not Identity.FULL and (not self.key or self.identity is Identity.NOTHING)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(self.column(name) for name in self.key)
+
+    def same_shape(self, other: TableSchema) -> bool:
+        """Whether rows of both fit one lake table and are told apart alike."""
+        return [(c.name, c.lake) for c in self.columns] == [
+            (c.name, c.lake) for c in other.columns
+        ] and self.key == other.key
+
+    def renamed(self, id: TableId) -> TableSchema:
+        return replace(self, id=id)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
+            "columns": [column.to_json() for column in self.columns],
+            "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
+        return cls(
+            oid=data["oid"],
+            id=TableId(data["schema"], data["name"]),
+            columns=tuple(Column.from_json(column) for column in data["columns"]),
+            key=tuple(data["key"]),
+            identity=Identity(data["identity"]),
+            partitioned=data["partitioned"],
+        )
+
+
+def _readable(name: str) -> str:
+    plain = name.replace("_", "a").replace("$", "a")
+    if plain.isalnum() and name == name.lower() and not name[0].isdigit():
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _split_identifier(text: str) -> list[str]:
+    parts: list[str] = []
+    rest = text.strip()
+    while rest:
+        if rest.startswith('"'):
+            end = 1
+            while True:
+                end = rest.index('"', end)
+                if rest[end : end + 2] != '""':
+                    break
+                end += 2
+            parts.append(rest[1:end].replace('""', '"'))
+            rest = rest[end + 1 :]
+        else:
+            name, dot, tail = rest.partition(".")
+            parts.append(name)
+            rest = dot + tail
+        if rest:
+            if not rest.startswith(".") or len(rest) == 1:
+                raise ValueError(f"not a table name: {text!r}")
+            rest = rest[1:]
+    return parts

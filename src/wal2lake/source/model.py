@@ -1,0 +1,46 @@
+"""What the other rooms know of the source: plain values, no connection in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..pgtypes import Wire
+from ..position import Lsn
+from ..schema import TableSchema
+
+
+@dataclass(frozen=True)
+class ExportedSnapshot:
+    """One instant of the source: its name for SET TRANSACTION SNAPSHOT, and the position it equals."""
+
+    name: str
+    lsn: Lsn
+
+
+@dataclass(frozen=True)
+class Heap:
+    """One table file to read: the table itself, or a leaf of a partitioned table."""
+
+    sql_name: str
+    """schema-qualified and quoted"""
+    pages: int
+    """8 KB blocks in the heap, from the file's size, so that it is right without statistics"""
+    average_row_bytes: int
+    """an estimate that includes TOAST; at least 1"""
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """All that the first copy of a table needs to know."""
+
+    schema: TableSchema
+    heaps: tuple[Heap, ...]
+    wires: tuple[Wire, ...]
+    """one per column of the schema, in order"""
+    jdbc_url: str
+    jdbc_properties: Mapping[str, str]
+    """user, password, ssl settings; never logged"""
+
+    def __repr__(self) -> str:
+        return f"CopySource({self.schema.id})"
