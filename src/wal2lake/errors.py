@@ -9,7 +9,7 @@
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
     │   ├── ValueRefused         ├── SchemaChanged  ├── OperationRefused
-    │   ├── CopyFailed           └── ForeignTable
+    │   ├── CopyFailed           ├── CopyNeeded     └── ForeignTable
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
     │   ├── CommitFailed         └── CommitUnknown
@@ -148,7 +148,7 @@ class SchemaChanged(TableError):
 
 
 class OperationRefused(TableError):
-    """{table}: an {operation} arrived, but the table has no key and no replica identity to find the row by"""
+    """{table}: {operation} arrived, but the table has no key and no replica identity to find the row by"""
 
     remedy_text = "ALTER TABLE {sql_name} REPLICA IDENTITY FULL; then: wal2lake tables resync '{table}'"
 
@@ -158,6 +158,13 @@ class CopyFailed(TableError):
 
     kind = Kind.TRANSIENT
     remedy_text = "it is tried again; to see Spark's own error, run with --debug"
+
+
+class CopyNeeded(TableError):
+    """{table}: {cause}; it is copied anew"""
+
+    kind = Kind.TRANSIENT
+    remedy_text = "nothing: the lake keeps the table as it was until the fresh copy replaces it"
 
 
 class ForeignTable(TableError):

@@ -179,7 +179,7 @@ def override_allowed(declared: LakeType, wanted: LakeType) -> bool:
     """Whether a per-column override can carry each value exactly, or refuse it: text holds all, a decimal numerics."""
     if wanted == STRING:
         return True
-    numeric_text = declared == STRING or declared.kind is Kind.DECIMAL
+    numeric_text = declared.kind in (Kind.STRING, Kind.DECIMAL)
     return wanted.kind is Kind.DECIMAL and numeric_text and wanted.is_list == declared.is_list
 
 
@@ -251,7 +251,8 @@ def _list_wire(quoted: str, name: str, element_oid: int, types: Mapping[int, PgT
 
 def output_text(quoted: str) -> str:
     """PostgreSQL's own text of a value, by its output function; a cast to text is another thing for inet or char."""
-    return f"CASE WHEN {quoted} IS NULL THEN NULL ELSE concat({quoted}) END"
+    # A composite value whose fields are all NULL "is null", and yet is a value.
+    return f"CASE WHEN {quoted} IS NOT DISTINCT FROM NULL THEN NULL ELSE concat({quoted}) END"
 
 
 def unfit_sql(quoted: str, lake: LakeType) -> str:

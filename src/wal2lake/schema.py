@@ -5,6 +5,7 @@ Frozen and plain, so that they can be written into the change log, sent to anoth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -133,25 +134,18 @@ def _readable(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+
+
 def _split_identifier(text: str) -> list[str]:
     parts: list[str] = []
-    rest = text.strip()
-    while rest:
-        if rest.startswith('"'):
-            end = 1
-            while True:
-                end = rest.index('"', end)
-                if rest[end : end + 2] != '""':
-                    break
-                end += 2
-            parts.append(rest[1:end].replace('""', '"'))
-            rest = rest[end + 1 :]
-        else:
-            name, dot, tail = rest.partition(".")
-            parts.append(name)
-            rest = dot + tail
-        if rest:
-            if not rest.startswith(".") or len(rest) == 1:
-                raise ValueError(f"not a table name: {text!r}")
-            rest = rest[1:]
-    return parts
+    at, text = 0, text.strip()
+    while (match := _PART.match(text, at)) is not None:
+        parts.append(match[2] or match[1].replace('""', '"'))
+        at = match.end()
+        if at == len(text):
+            return parts
+        if text[at] != ".":
+            break
+        at += 1
+    raise ValueError(f"not a table name: {text!r}")

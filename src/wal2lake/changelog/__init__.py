@@ -1,0 +1,6 @@
+"""The hand-over between capture and lake: durable segments, published by manifests."""
+
+from .manifest import Manifest, Refusal, Segment, TableCut, Truncation
+from .store import ChangeLog, Origin, Start
+
+__all__ = ["ChangeLog", "Manifest", "Origin", "Refusal", "Segment", "Start", "TableCut", "Truncation"]

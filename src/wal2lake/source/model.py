@@ -9,6 +9,8 @@ from ..pgtypes import Wire
 from ..position import Lsn
 from ..schema import TableSchema
 
+BLOCK_BYTES = 8192
+
 
 @dataclass(frozen=True)
 class ExportedSnapshot:
@@ -41,6 +43,10 @@ class CopySource:
     jdbc_url: str
     jdbc_properties: Mapping[str, str]
     """user, password, ssl settings; never logged"""
+
+    @property
+    def estimated_rows(self) -> int:
+        return sum(heap.pages * BLOCK_BYTES // heap.average_row_bytes for heap in self.heaps)
 
     def __repr__(self) -> str:
         return f"CopySource({self.schema.id})"

@@ -1,0 +1,398 @@
+"""The change log of one group, on local storage: what has been captured, durably and in order.
+
+    <root>/<group>/
+      group.json             which database it is from, and where it begins
+      acknowledged.json      the highest position that the source may have been told
+      manifests/<n>.json     one cut each, n contiguous
+      segments/<oid>/*.parquet
+      schemas/<oid>/<v>.json
+
+A file appears under its name whole and on disk, or not at all; a manifest is never written over. What no manifest
+names is rubbish. One process writes (it holds the group's lock), any number read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
+from ..position import Lsn
+from ..schema import TableSchema
+from .manifest import Manifest, Segment, TableCut
+
+FORMAT = 1
+_CACHED_MANIFESTS = 512
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a stretch of the log begins: its first manifest has this number and continues from this position.
+
+    Between two stretches changes are missing. A table that was applied below `lsn` must be copied anew.
+    """
+
+    manifest: int
+    lsn: Lsn
+
+
+class Identity(Protocol):
+    """What tells one database of one cluster from every other."""
+
+    @property
+    def system_identifier(self) -> str: ...
+
+    @property
+    def database_oid(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The database and the slot that a log is from."""
+
+    system_identifier: str
+    database_oid: int
+    slot: str
+
+
+class ChangeLog:
+    """Reads and writes `<root>/<group>/`. Methods that write are for the process that holds the group."""
+
+    def __init__(self, root: Path, group: str) -> None:
+        self.group = group
+        self.directory = Path(root).absolute() / group
+        self._manifests = self.directory / "manifests"
+        self._cache: OrderedDict[int, Manifest] = OrderedDict()
+        self._last = 0
+        self._schemas: dict[int, list[TableSchema]] = {}
+        self._schemas_lock = threading.Lock()
+
+    def create(self, identity: Identity, slot: str) -> None:
+        """Make the log's directory, for a slot that is about to be made. A log that is there keeps what it has."""
+        for directory in (self._manifests, self.directory / "segments", self.directory / "schemas"):
+            directory.mkdir(parents=True, exist_ok=True)
+        _sync_directory(self.directory.parent)
+        origin = Origin(identity.system_identifier, identity.database_oid, slot)
+        self._write_group(origin, self.starts if self.exists else [])
+
+    def begin(self, lsn: Lsn) -> None:
+        """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it."""
+        last = self.last()
+        first = last.number + 1 if last is not None else 1
+        kept = [stretch for stretch in self.starts if stretch.manifest < first]
+        (self.directory / "acknowledged.json").unlink(missing_ok=True)
+        self._write_group(self.origin, [*kept, Start(first, lsn)])
+
+    @property
+    def exists(self) -> bool:
+        return (self.directory / "group.json").exists()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a position to stream from."""
+        return self.exists and bool(self.starts)
+
+    def remove(self) -> None:
+        """Delete the whole log."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._cache.clear()
+        self._schemas.clear()
+        self._last = 0
+
+    @property
+    def origin(self) -> Origin:
+        data = self._group()
+        return Origin(data["system_identifier"], data["database_oid"], data["slot"])
+
+    def must_be_from(self, identity: Identity) -> None:
+        """Refuse a database that is not the one the log was written from."""
+        origin = self.origin
+        if (origin.system_identifier, origin.database_oid) != (identity.system_identifier, identity.database_oid):
+            cause = f"system identifier {origin.system_identifier}, database oid {origin.database_oid}"
+            raise SourceReplaced(group=self.group, cause=cause)
+
+    @property
+    def starts(self) -> list[Start]:
+        """All stretches, oldest first."""
+        return [Start(part["manifest"], Lsn.parse(part["lsn"])) for part in self._group()["starts"]]
+
+    @property
+    def stretch(self) -> Start:
+        """The stretch that is being written."""
+        starts = self.starts
+        if not starts:
+            raise self._damaged("it has no start: the slot was never made")
+        return starts[-1]
+
+    @property
+    def start(self) -> Lsn:
+        """Where the stretch that is being written begins. A table applied below it can't continue."""
+        return self.stretch.lsn
+
+    def oldest(self) -> int:
+        """Number of the oldest manifest that is kept, or of the next one if there is none."""
+        return min(self._numbers(), default=self.stretch.manifest)
+
+    def position(self) -> Lsn:
+        """Every change that committed below this, and after the start, is in a manifest."""
+        last, start = self.last(), self.stretch
+        return last.to_lsn if last is not None and last.number >= start.manifest else start.lsn
+
+    def acknowledged(self) -> Lsn:
+        """The highest position that the source may have been told; a slot beyond it was moved by somebody else."""
+        position = self.position()
+        text = self._read(self.directory / "acknowledged.json")
+        return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
+
+    def record_acknowledged(self, lsn: Lsn) -> None:
+        """To be durable before a position beyond the last manifest is sent."""
+        _replace(self.directory / "acknowledged.json", json.dumps({"lsn": str(lsn)}))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the group's log for writing; it is free again when the process ends, however it ends."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(fd, 64, 0).decode(errors="replace").strip()
+                raise GroupHeld(group=self.group, holder=f"process {holder or '?'}") from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def publish(
+        self, to_lsn: Lsn, transactions: int, commit_ts: datetime | None, tables: Mapping[int, TableCut]
+    ) -> Manifest:
+        """Append a manifest. Its segments must be on disk; when this returns, so is the manifest."""
+        last = self.last()
+        number = last.number + 1 if last is not None else self.stretch.manifest
+        manifest = Manifest(number, self.position(), to_lsn, transactions, commit_ts, tables)
+        if manifest.to_lsn < manifest.from_lsn:
+            raise self._damaged(f"manifest {number} would end at {to_lsn}, before its start {manifest.from_lsn}")
+        try:
+            _create(self._manifest_path(number), manifest.to_json())
+        except FileExistsError:
+            raise self._damaged(f"manifest {number} was written by another process") from None
+        self._remember(manifest)
+        self._last = number
+        return manifest
+
+    def last(self) -> Manifest | None:
+        """The newest manifest; None if there is none yet."""
+        number = self._last or max(self._numbers(), default=0)
+        if number == 0:
+            return None
+        while self._manifest_path(number + 1).exists():
+            number += 1
+        self._last = number
+        return self.read(number)
+
+    def read(self, number: int) -> Manifest:
+        if (manifest := self._cache.get(number)) is not None:
+            return manifest
+        text = self._read(self._manifest_path(number))
+        if text is None:
+            raise self._damaged(f"manifest {number} is missing")
+        try:
+            manifest = Manifest.from_json(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._damaged(f"manifest {number} can't be read ({type(error).__name__})") from None
+        if manifest.number != number:
+            raise self._damaged(f"manifest {number} says that it is {manifest.number}")
+        self._remember(manifest)
+        return manifest
+
+    def after(self, number: int) -> list[Manifest]:
+        """Manifests above `number` in order, each continuing the one before. Those retired already are an error."""
+        last = self.last()
+        if last is None or last.number <= number:
+            return []
+        manifests = [self.read(n) for n in range(number + 1, last.number + 1)]
+        self._check_joints(manifests)
+        return manifests
+
+    def _check_joints(self, manifests: list[Manifest]) -> None:
+        starts = {start.manifest: start.lsn for start in self.starts}
+        for before, manifest in pairwise(manifests):
+            expected = starts.get(manifest.number, before.to_lsn)
+            if manifest.from_lsn != expected:
+                raise self._damaged(f"manifest {manifest.number} begins at {manifest.from_lsn}, not at {expected}")
+
+    def path(self, segment: Segment) -> Path:
+        return self.directory / segment.file
+
+    def segment_directory(self, oid: int) -> Path:
+        directory = self.directory / "segments" / str(oid)
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            _sync_directory(directory.parent)
+        return directory
+
+    def schema_version(self, schema: TableSchema) -> int:
+        """The version under which a schema is on disk; one that differs from the last gets the next number."""
+        known = self.schemas(schema.oid)
+        if known and known[-1] == schema:
+            return len(known)
+        directory = self.directory / "schemas" / str(schema.oid)
+        directory.mkdir(parents=True, exist_ok=True)
+        _sync_directory(directory.parent)
+        _create(directory / f"{len(known) + 1}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+        known.append(schema)
+        return len(known)
+
+    def schemas(self, oid: int) -> list[TableSchema]:
+        """All versions of a table's schema that have been written, oldest first."""
+        with self._schemas_lock:
+            known = self._schemas.setdefault(oid, [])
+            while (text := self._read(self.directory / "schemas" / str(oid) / f"{len(known) + 1}.json")) is not None:
+                known.append(TableSchema.from_json(json.loads(text)))
+        return known
+
+    def schema(self, oid: int, version: int) -> TableSchema:
+        known = self._schemas.get(oid, [])
+        if version > len(known):
+            known = self.schemas(oid)
+        if not 0 < version <= len(known):
+            raise self._damaged(f"version {version} of the schema of table {oid} is missing")
+        return known[version - 1]
+
+    def last_commit(self, segment: Segment) -> Lsn:
+        """The highest commit LSN in a segment."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        oid = int(self.path(segment).parent.name)
+        name = self.schema(oid, segment.schema).meta.commit_lsn
+        try:
+            column = pq.read_table(self.path(segment), columns=[name]).column(name)
+        except OSError as error:
+            raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
+        return Lsn(pc.max(column).as_py())
+
+    def sweep(self) -> int:
+        """Remove temporary files and segments that no manifest names. Returns how many."""
+        named = set[str]()
+        for number in self._numbers():
+            try:
+                manifest = self.read(number)
+            except ChangeLogDamaged:
+                # A manifest that is retired meanwhile takes its segments along.
+                if self._manifest_path(number).exists():
+                    raise
+                continue
+            named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
+        rubbish = [path for path in self.directory.rglob("*.tmp") if path.is_file()]
+        rubbish += [
+            path for path in (self.directory / "segments").glob("*/*.parquet")
+            if path.relative_to(self.directory).as_posix() not in named
+        ]  # fmt: skip
+        for path in rubbish:
+            path.unlink(missing_ok=True)
+        return len(rubbish)
+
+    def retire(self, upto: int) -> int:
+        """Delete manifests up to `upto` with their segments, oldest first. The last one stays: it is the position."""
+        last = self.last()
+        if last is None:
+            return 0
+        gone = [number for number in sorted(self._numbers()) if number <= min(upto, last.number - 1)]
+        for number in gone:
+            manifest = self.read(number)
+            # The manifest goes first: segments without one are swept, a manifest without segments would be damage.
+            self._manifest_path(number).unlink(missing_ok=True)
+            self._cache.pop(number, None)
+            for cut in manifest.tables.values():
+                for segment in cut.segments:
+                    self.path(segment).unlink(missing_ok=True)
+        return len(gone)
+
+    def _numbers(self) -> list[int]:
+        if not self._manifests.is_dir():
+            return []
+        return [int(path.stem) for path in self._manifests.iterdir() if path.suffix == ".json" and path.stem.isdigit()]
+
+    def _manifest_path(self, number: int) -> Path:
+        return self._manifests / f"{number}.json"
+
+    def _remember(self, manifest: Manifest) -> None:
+        self._cache[manifest.number] = manifest
+        while len(self._cache) > _CACHED_MANIFESTS:
+            self._cache.popitem(last=False)
+
+    def _group(self) -> dict[str, Any]:
+        text = self._read(self.directory / "group.json")
+        if text is None:
+            raise self._damaged("group.json is missing")
+        try:
+            data: dict[str, Any] = json.loads(text)
+        except ValueError:
+            raise self._damaged("group.json can't be read") from None
+        if data.get("format") != FORMAT:
+            raise self._damaged(f"group.json has format {data.get('format')}, this version reads {FORMAT}")
+        return data
+
+    def _write_group(self, origin: Origin, starts: list[Start], pending: bool = False) -> None:
+        data = {
+            "format": FORMAT, "group": self.group, "system_identifier": origin.system_identifier,
+            "database_oid": origin.database_oid, "slot": origin.slot,
+            "starts": [{"manifest": start.manifest, "lsn": str(start.lsn)} for start in starts],
+            "pending": pending,
+        }  # fmt: skip
+        _replace(self.directory / "group.json", json.dumps(data, indent=1))
+
+    def _read(self, path: Path) -> str | None:
+        try:
+            return path.read_text("utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _damaged(self, cause: str) -> ChangeLogDamaged:
+        return ChangeLogDamaged(group=self.group, path=str(self.directory), cause=cause)
+
+
+def _create(path: Path, text: str) -> None:
+    """Make a file appear whole and durable; FileExistsError if the name is taken."""
+    temporary = _write_temporary(path, text)
+    try:
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
+    _sync_directory(path.parent)
+
+
+def _replace(path: Path, text: str) -> None:
+    _write_temporary(path, text).rename(path)
+    _sync_directory(path.parent)
+
+
+def _write_temporary(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,270 @@
+"""The command `wal2lake`. Each command loads the configuration, asks the `Mirror` and hands the result to an `Output`.
+
+Anything slow to import is imported inside the command that needs it: `status`, `check` and `tables` never load Spark.
+Exit codes: 0 done, 1 an error or something that blocks, 2 wrong usage, 130 ended by a second Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+from rich.live import Live
+
+from ..errors import ConfigError
+from ..schema import TableId
+from . import failure, logs
+from .output import ConsoleOutput, JsonOutput, Output, about, console, status_view
+from .stopping import until_stopped
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..mirror import Mirror, OnceResult
+    from ..observe.progress import Progress
+
+WATCH_SECONDS = 1.0
+
+
+@dataclass
+class Invocation:
+    """What the options before the command say."""
+
+    file: Path | None = None
+    debug: bool = False
+
+    def config(self) -> Config:
+        from ..config import load_config
+
+        return load_config(self.file)
+
+    def mirror(self, progress: Progress | None = None) -> Mirror:
+        config = self.config()
+        from ..mirror import Mirror
+
+        return Mirror(config, progress=progress)
+
+
+app = typer.Typer(
+    name="wal2lake",
+    help="PostgreSQL tables, live and exact, as lake tables.",
+    epilog="Example: wal2lake init, then edit wal2lake.toml, then: wal2lake check, then: wal2lake run",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+tables_app = typer.Typer(
+    help="The mirrored tables.", epilog="Example: wal2lake tables list --json", no_args_is_help=True
+)
+app.add_typer(tables_app, name="tables")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    invocation = Invocation()
+    try:
+        app(args=arguments, obj=invocation)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BrokenPipeError:
+        # The reader of a pipe has gone; the interpreter must not fail again when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failure.EXIT_FAILED
+    except Exception as error:
+        failure.show_error(error, console(stderr=True), invocation.debug)
+        return failure.EXIT_FAILED
+    return 0
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        ConsoleOutput().done(f"wal2lake {version('wal2lake')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The configuration file; wal2lake.toml if there is one."),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Log more, and show where an error comes from.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    invocation = context.find_object(Invocation) or context.ensure_object(Invocation)
+    invocation.file, invocation.debug = config, debug
+    logs.configure(console(stderr=True), debug)
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml init")
+def init(
+    context: typer.Context,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Write a commented configuration file."""
+    from ..config import DEFAULT_FILE
+    from .template import config_file
+
+    file = _invocation(context).file or Path(DEFAULT_FILE)
+    if file.exists() and not force:
+        raise ConfigError(field=str(file), cause="already exists", allowed="overwrite it with: wal2lake init --force")
+    try:
+        file.write_text(config_file(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            field=str(file), cause=f"cannot be written: {error.strerror}", allowed="name another file with -c FILE"
+        ) from None
+    ConsoleOutput().done(f"wrote {file}: set [source] dsn in it, then run: wal2lake check")
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml check --json")
+def check(context: typer.Context, json: AsJson = False) -> None:
+    """Tell what stands in the way, object by object, with the fix. Exit 1 if anything does."""
+    from ..control import preflight
+
+    findings = preflight.check(_invocation(context).config())
+    _output(json).findings(findings)
+    if any(finding.blocks for finding in findings):
+        raise typer.Exit(failure.EXIT_FAILED)
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml run --once")
+def run(
+    context: typer.Context,
+    once: Annotated[
+        bool, typer.Option("--once", help="Bring every table to the position that PostgreSQL has now, then exit.")
+    ] = False,
+) -> None:
+    """Mirror until stopped. Ctrl-C and SIGTERM stop cleanly; the next run goes on from there.
+
+    With --once it exits 0 only if every table reached the position; the others are named, with the reason.
+    """
+    from .progress import copy_progress
+
+    errors = console(stderr=True)
+    logs.configure(errors, _invocation(context).debug)
+    with copy_progress(errors) as progress:
+        mirror = _invocation(context).mirror(progress)
+        if not once:
+            until_stopped(mirror.run)
+            return
+        result, stopped = until_stopped(lambda stop: (mirror.run_once(stop), stop.is_set()))
+    _tell_once(result, stopped)
+
+
+def _tell_once(result: OnceResult, stopped: bool) -> None:
+    output, errors = ConsoleOutput(), console(stderr=True)
+    output.tables((*result.reached, *result.missed))
+    for table in result.missed:
+        reason = table.error or f"did not reach the position, it is {table.state}"
+        failure.show(about(table.name, reason), table.remedy or "run the same command again", errors)
+    if stopped:
+        failure.show("stopped before it was known that every table is up to date", "run the same command again", errors)
+    if stopped or not result.ok:
+        raise typer.Exit(failure.EXIT_FAILED)
+    output.done(f"{len(result.reached)} tables are up to date")
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml status --watch")
+def status(
+    context: typer.Context,
+    json: AsJson = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+) -> None:
+    """Show how far each group and table is, and what is wrong."""
+    mirror = _invocation(context).mirror()
+    if not watch:
+        _output(json).status(mirror.status())
+    elif json or not sys.stdout.isatty():
+        until_stopped(lambda stop: _print_each_second(mirror, _output(json, series=True), stop))
+    else:
+        until_stopped(lambda stop: _live(mirror, stop))
+
+
+def _print_each_second(mirror: Mirror, output: Output, stop: threading.Event) -> None:
+    while not stop.is_set():
+        output.status(mirror.status())
+        stop.wait(WATCH_SECONDS)
+
+
+def _live(mirror: Mirror, stop: threading.Event) -> None:
+    with Live(status_view(mirror.status()), console=console(), auto_refresh=False) as live:
+        while not stop.wait(WATCH_SECONDS):
+            live.update(status_view(mirror.status()), refresh=True)
+
+
+@tables_app.command("list", epilog="Example: wal2lake -c shop.toml tables list --json")
+def tables_list(context: typer.Context, json: AsJson = False) -> None:
+    """List the mirrored tables and how they stand."""
+    _output(json).tables(_invocation(context).mirror().tables())
+
+
+@tables_app.command("resync", epilog="Example: wal2lake -c shop.toml tables resync public.orders")
+def tables_resync(
+    context: typer.Context,
+    tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
+) -> None:
+    """Copy tables anew: by the active run at once, or by the next one."""
+    if bool(tables) == all:
+        raise typer.BadParameter("name the tables, or give --all")
+    for name in tables or []:
+        try:
+            TableId.parse(name)
+        except ValueError:
+            raise typer.BadParameter(f"{name!r} is not a table name; write it as schema.table") from None
+    asked = _invocation(context).mirror().resync(tables or [], all=all)
+    if asked:
+        ConsoleOutput().done(f"copied anew by the active run, or by the next: {', '.join(asked)}")
+    else:
+        ConsoleOutput().done("no table is mirrored yet, so there is nothing to copy anew")
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml teardown --yes")
+def teardown(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Drop what wal2lake made in PostgreSQL: slots, publications and its schema. The lake stays."""
+    mirror = _invocation(context).mirror()
+    question = "Drop the slots, publications and the schema wal2lake in the source database?"
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError(field="teardown", cause="it asks first, and there is no terminal", allowed="add --yes")
+    if yes or typer.confirm(question, err=True):
+        mirror.teardown()
+        ConsoleOutput().done("dropped what wal2lake made in the source database; the lake stays as it is")
+    else:
+        ConsoleOutput().done("nothing was changed")
+
+
+@app.command(epilog="Example: wal2lake demo --seconds 60")
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=1, help="Stop by itself; without it, Ctrl-C stops.")
+    ] = None,
+) -> None:
+    """Mirror a live shop database, made for the occasion, and compare every row at the end."""
+    from ..demo import run_demo
+
+    if not until_stopped(lambda stop: run_demo(seconds, stop)):
+        raise typer.Exit(failure.EXIT_FAILED)
+
+
+def _invocation(context: typer.Context) -> Invocation:
+    return cast(Invocation, context.find_object(Invocation))
+
+
+def _output(json: bool, series: bool = False) -> Output:
+    return JsonOutput(series) if json else ConsoleOutput()

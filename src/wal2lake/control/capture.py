@@ -1,0 +1,236 @@
+"""The capture process of a group, and the handle by which its parent holds it.
+
+Capture runs in a process of its own, so that a slot never waits for the JVM or for Python's other threads. It is
+started as a fresh interpreter that imports neither Spark nor the lake. It ends when it is told to, on SIGTERM, and
+when its parent is gone; Ctrl-C is for the parent to decide on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..config import Config, GroupConfig
+from ..errors import CaptureError
+from .pump import BACKOFF_FIRST, CaptureReport, CaptureState, Pump
+
+log = logging.getLogger(__name__)
+
+MOST_DEATHS = 5
+"""so many times in a row the process may die without publishing anything"""
+_STOP, _HURRY = "stop", "hurry"
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from wal2lake.control.capture import main; main(int(sys.argv[1]))"
+)
+
+
+class CaptureProcess:
+    """The parent's side. A thread takes in what the process says and starts it again when it dies of no error.
+
+    `on_report` is called in that thread after each report.
+    """
+
+    def __init__(self, config: Config, group: GroupConfig, on_report: Callable[[], object] = lambda: None) -> None:
+        self._config, self._group, self._on_report = config, group, on_report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Connection | None = None
+        self._keeper: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._report = CaptureReport()
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        if self._keeper is not None and self._keeper.is_alive():
+            raise RuntimeError(f"capture of group {self._group.name} is running")
+        self._stopping.clear()
+        self._report = CaptureReport()
+        self._spawn()
+        self._keeper = threading.Thread(target=self._keep, name=f"capture-{self._group.name}", daemon=True)
+        self._keeper.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def report(self) -> CaptureReport:
+        """The latest report."""
+        return self._report
+
+    def wait_for(self, condition: Callable[[CaptureReport], bool], timeout: float) -> CaptureReport:
+        """Wait until a report meets a condition, at most so many seconds; the latest report either way."""
+        with self._changed:
+            self._changed.wait_for(lambda: condition(self._report), timeout)
+        return self._report
+
+    def hurry(self) -> None:
+        """Ask for what is complete to be published at once, and for the server's position."""
+        self._send(_HURRY)
+
+    def stop(self, timeout: float = 10.0) -> CaptureReport:
+        """End the process cleanly; by force when it takes too long. What is durable stays, the rest comes again."""
+        self._stopping.set()
+        if self._process is None or self._keeper is None:
+            return self._report
+        self._send(_STOP)
+        self._keeper.join(timeout)
+        if self._keeper.is_alive():
+            log.warning("capture of group %s does not stop: killed", self._group.name)
+            self._process.kill()
+            self._keeper.join()
+        return self._report
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # A process group of its own: Ctrl-C in the terminal reaches the parent alone.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
+            )  # fmt: skip
+        self._link = Connection(ours.detach())
+        self._send((self._config, self._group, logging.getLogger("wal2lake").getEffectiveLevel()))
+        if self._stopping.is_set():
+            # It may have been set after the last process died and before this one could be told.
+            self._send(_STOP)
+
+    def _send(self, message: object) -> None:
+        if self._link is not None and not self._link.closed:
+            with contextlib.suppress(OSError):
+                self._link.send(message)
+
+    def _keep(self) -> None:
+        deaths = 0
+        while True:
+            before = self._report.manifest
+            code = self._take()
+            if self._report.state in (CaptureState.STOPPED, CaptureState.FAILED):
+                return
+            deaths = deaths + 1 if self._report.manifest == before else 1
+            error = CaptureError(group=self._group.name, cause=f"it ended unexpectedly (exit status {code})")
+            ends = self._stopping.is_set() or deaths > MOST_DEATHS
+            self._set(
+                replace(self._report, state=CaptureState.FAILED if ends else CaptureState.RECONNECTING, error=error)
+            )
+            if ends or self._stopping.wait(BACKOFF_FIRST * 2.0 ** (deaths - 1)):
+                return
+            log.warning("%s: started again", error)
+            self._spawn()
+
+    def _take(self) -> int:
+        """Take in all that one process says, until it ends; its exit status."""
+        link, process = self._link, self._process
+        assert link is not None and process is not None
+        with link:
+            while True:
+                try:
+                    kind, value = link.recv()
+                except (EOFError, OSError):
+                    return process.wait()
+                if kind == "report":
+                    self._set(value)
+                else:
+                    name, level, text = value
+                    logging.getLogger(name).log(level, "%s", text)
+
+    def _set(self, report: CaptureReport) -> None:
+        with self._changed:
+            # A process that was started again begins at zero; what was logged stays logged.
+            self._report = replace(
+                report,
+                received_lsn=max(report.received_lsn, self._report.received_lsn),
+                logged_lsn=max(report.logged_lsn, self._report.logged_lsn),
+                acknowledged_lsn=max(report.acknowledged_lsn, self._report.acknowledged_lsn),
+                manifest=max(report.manifest, self._report.manifest),
+                connected_once=report.connected_once or self._report.connected_once,
+            )
+            self._changed.notify_all()
+        self._on_report()
+
+
+class _Parent(logging.Handler):
+    """The child's side of the link: commands in, reports and log records out, never waiting for the other end."""
+
+    def __init__(self, link: Connection) -> None:
+        super().__init__()
+        self._link = link
+        self._stopping = False
+        self._signalled, self._signal = os.pipe()
+        os.set_blocking(self._signal, False)
+        self.wake: Sequence[int] = (link.fileno(), self._signalled)
+
+    def catch_signals(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def _terminate(self, *_: Any) -> None:
+        self._stopping = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._signal, b"x")
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def attend(self) -> bool:
+        hurried = False
+        try:
+            while not self._stopping and self._link.poll():
+                command = self._link.recv()
+                self._stopping = command == _STOP
+                hurried |= command == _HURRY
+        except (EOFError, OSError):
+            # The parent is gone: finish what is complete and go, too.
+            self._stopping = True
+        return hurried
+
+    def tell(self, report: CaptureReport) -> bool:
+        return self._pass_on("report", report)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._pass_on("log", (record.name, record.levelno, self.format(record)))
+
+    def _pass_on(self, kind: str, value: object) -> bool:
+        try:
+            # A socket that takes anything takes one of these: they are small beside its buffer.
+            if not select.select([], [self._link], [], 0)[1]:
+                return False
+            self._link.send((kind, value))
+        except OSError:
+            self._stopping = True
+        return True
+
+
+def main(fd: int) -> None:
+    """The child's entry."""
+    link = Connection(fd)
+    parent = _Parent(link)
+    parent.catch_signals()
+    try:
+        config, group, level = link.recv()
+    except (EOFError, OSError):
+        return
+    ours = logging.getLogger("wal2lake")
+    ours.setLevel(level)
+    ours.propagate = False
+    ours.addHandler(parent)
+    pump = Pump(config, group, parent)
+    pump.run()
+    if pump.report.state is CaptureState.FAILED:
+        sys.exit(1)

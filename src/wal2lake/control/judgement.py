@@ -1,0 +1,307 @@
+"""The preflight's judgements: facts in, findings out, nothing read and nothing written.
+
+A finding names an object, what happens because of it, and the fix as a command to paste. What merely should be known
+is a note.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ..pgtypes import STRING
+from ..schema import Identity, TableSchema
+
+if TYPE_CHECKING:
+    from ..source.connect import ServerFacts
+    from ..source.facts import HeapFacts
+
+OLDEST_SERVER = 140000
+OLDEST_JAVA = 17
+SMALL_KEEP_MB = 1024
+_NATURAL_TEXT = ("text", "character varying", "character", "name", '"char"', "json", "jsonb", "uuid", "xml", "citext")
+_SHOWN = 3
+
+
+class Level(StrEnum):
+    BLOCKS = "blocks"
+    """a run can't do its work"""
+    WARNS = "warns"
+    """a run works, but not as one might expect"""
+    NOTES = "notes"
+    """good to know"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    object: str
+    level: Level
+    consequence: str
+    fix: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        return self.level is Level.BLOCKS
+
+    def to_json(self) -> dict[str, str]:
+        return {
+            "object": self.object, "level": self.level.value, "consequence": self.consequence, "fix": self.fix
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GroupSlot:
+    """The replication slot of a group, as it is."""
+
+    group: str
+    slot: str
+    exists: bool = False
+    usable: bool = True
+    """decodes with our plugin, in this database"""
+    lost: str | None = None
+    """why the server gave it up"""
+    holder: str | None = None
+    """application name of who reads it"""
+    continued: bool | None = None
+    """whether the lake's change log continues from it; None: there is no change log"""
+
+
+@dataclass(frozen=True)
+class JavaFacts:
+    path: str | None
+    major: int | None
+
+
+@dataclass(frozen=True)
+class LakeFacts:
+    path: str
+    problem: str | None
+    """why it can't be written"""
+    free_bytes: int
+
+
+def judge_server(server: ServerFacts, over_socket: bool) -> Iterator[Finding]:
+    if over_socket:
+        yield Finding(
+            "source.dsn", Level.BLOCKS, "connects over a Unix socket; Spark reads the first copy by JDBC, over TCP",
+            "name a host: postgresql://user:password@127.0.0.1:5432/database",
+        )  # fmt: skip
+    if server.version < OLDEST_SERVER:
+        yield Finding(
+            "server", Level.BLOCKS, f"PostgreSQL {server.version_text} is too old", "upgrade it to 14 or newer"
+        )
+    if server.in_recovery:
+        yield Finding(
+            "server", Level.BLOCKS, "it is a standby, where no publication can be made",
+            "name the primary in [source] dsn",
+        )  # fmt: skip
+    if server.wal_level != "logical":
+        yield Finding(
+            "wal_level", Level.BLOCKS, f"is {server.wal_level}: changes can't be read from the WAL",
+            "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+        )  # fmt: skip
+    yield _keep_size(server.max_slot_wal_keep_mb)
+
+
+def _keep_size(megabytes: int) -> Finding:
+    if megabytes < 0:
+        return Finding(
+            "max_slot_wal_keep_size", Level.NOTES,
+            "is unlimited: while no run is active, WAL is kept and can fill the server's disk",
+            "watch retained_wal_bytes in: wal2lake status --json",
+        )  # fmt: skip
+    return Finding(
+        "max_slot_wal_keep_size", Level.WARNS if megabytes < SMALL_KEEP_MB else Level.NOTES,
+        f"is {megabytes} MB: a slot that falls further behind is given up, and its tables have to be copied anew",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+    )  # fmt: skip
+
+
+def judge_room(server: ServerFacts, slots: Sequence[GroupSlot]) -> Iterator[Finding]:
+    """Each group needs a slot and a walsender of its own, and a copy one more of both while it runs."""
+    wanted_slots = sum(not slot.exists for slot in slots) + 1
+    wanted_senders = sum(slot.holder is None for slot in slots) + 1
+    for name, used, most, wanted in (
+        ("max_replication_slots", server.slots_used, server.slots_max, wanted_slots),
+        ("max_wal_senders", server.senders_used, server.senders_max, wanted_senders),
+    ):
+        if most - used < wanted:
+            yield Finding(
+                name, Level.BLOCKS, f"{used} of {most} are in use, and {wanted} more are needed",
+                f"ALTER SYSTEM SET {name} = {used + wanted}; then restart PostgreSQL",
+            )  # fmt: skip
+
+
+def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
+    name = f"slot {slot.slot}"
+    drop = f"SELECT pg_drop_replication_slot('{slot.slot}')"
+    if not slot.exists:
+        if slot.continued:
+            yield Finding(
+                name, Level.BLOCKS, "is gone: changes since the change log's last position were not captured",
+                "wal2lake tables resync --all",
+            )  # fmt: skip
+    elif not slot.usable:
+        yield Finding(
+            name, Level.BLOCKS, "belongs to another database or plugin, so the group can't use it",
+            f"rename the group {slot.group}, or: {drop}",
+        )  # fmt: skip
+    elif slot.lost:
+        yield Finding(
+            name, Level.BLOCKS, f"{slot.lost}: changes since then were not captured", "wal2lake tables resync --all"
+        )
+    elif slot.continued is None:
+        yield Finding(
+            name, Level.BLOCKS, "exists, but this lake has no change log: it is another mirror's, or a leftover",
+            f"rename the group {slot.group}, or if no other mirror uses it: {drop}",
+        )  # fmt: skip
+    elif slot.holder is not None and slot.holder.startswith("wal2lake"):
+        yield Finding(name, Level.NOTES, "a run of this group is active")
+    elif slot.holder is not None:
+        yield Finding(
+            name, Level.WARNS, f"is being read by another program ({slot.holder or 'no name'}): a run has to wait",
+            "stop that program, or rename the group",
+        )  # fmt: skip
+
+
+def judge_role(server: ServerFacts, role: str, database: str, state_elsewhere: bool) -> Iterator[Finding]:
+    """`role` and `database` are quoted."""
+    if not server.may_replicate:
+        yield Finding(
+            f"role {server.role}", Level.BLOCKS, "may not read the replication stream",
+            f"ALTER ROLE {role} REPLICATION  (on Amazon RDS: GRANT rds_replication TO {role})",
+        )  # fmt: skip
+    if not server.may_create_in_database:
+        without = "a publication" if state_elsewhere else "a publication and the schema wal2lake"
+        yield Finding(
+            f"role {server.role}", Level.BLOCKS, f"may not create {without} in database {server.database}",
+            f"GRANT CREATE ON DATABASE {database} TO {role}",
+        )  # fmt: skip
+
+
+def judge_heap(heap: HeapFacts, role: str) -> Iterator[Finding]:
+    """A table that will be published: can it be read, published, and its rows be told apart? `role` is quoted."""
+    name = str(heap.id)
+    if heap.kind == "f":
+        yield Finding(
+            name, Level.BLOCKS, "is a foreign table as a partition, which can't be published",
+            f"leave its root out, or: ALTER TABLE <its root> DETACH PARTITION {heap.sql_name}",
+        )  # fmt: skip
+        return
+    if heap.persistence == "u":
+        yield Finding(
+            name, Level.BLOCKS, "is unlogged: its changes are not in the WAL",
+            f"leave it out, or: ALTER TABLE {heap.sql_name} SET LOGGED",
+        )  # fmt: skip
+    if not heap.readable:
+        yield Finding(
+            name, Level.BLOCKS, "may not be read, so it can't be copied", f"GRANT SELECT ON {heap.sql_name} TO {role}"
+        )
+    if not heap.owned:
+        yield Finding(
+            str(heap.root), Level.BLOCKS, f"belongs to {heap.owner}: only an owner can add it to a publication",
+            f"GRANT {_quoted(heap.owner)} TO {role}  (or: ALTER TABLE {heap.sql_root} OWNER TO {role})",
+        )  # fmt: skip
+    if heap.row_security:
+        yield Finding(
+            name, Level.BLOCKS, "has row security that hides rows from this role, so a copy would not be whole",
+            f"ALTER ROLE {role} BYPASSRLS",
+        )  # fmt: skip
+    if not heap.identified:
+        yield _unidentified(heap)
+
+
+def _unidentified(heap: HeapFacts) -> Finding:
+    if heap.identity is Identity.NOTHING:
+        why = "its replica identity is NOTHING"
+    elif heap.identity is Identity.INDEX:
+        why = "the index of its replica identity is gone"
+    elif heap.deferrable_primary_key:
+        why = "its primary key is deferrable and no replica identity"
+    else:
+        why = "it has no primary key"
+    identity = "DEFAULT" if heap.primary_key else "FULL"
+    return Finding(
+        str(heap.id), Level.WARNS,
+        f"inserts only: {why}. While it is mirrored, PostgreSQL itself refuses UPDATE and DELETE on it",
+        f"ALTER TABLE {heap.sql_name} REPLICA IDENTITY {identity}",
+    )  # fmt: skip
+
+
+def judge_wanted_twice(groups: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Tables that more than one group wants; `groups` has the groups of each table."""
+    for table, names in groups.items():
+        if len(names) > 1:
+            yield Finding(
+                table, Level.BLOCKS, f"is wanted by groups {' and '.join(names)}, and a table can be in one only",
+                f"exclude it in all but one of them: exclude = ['{table}']",
+            )  # fmt: skip
+
+
+def judge_types(schemas: Iterable[TableSchema]) -> Iterator[Finding]:
+    """One note for each type that is kept as text though it is no text in PostgreSQL."""
+    columns: dict[str, list[str]] = defaultdict(list)
+    for schema in schemas:
+        for column in schema.columns:
+            if column.lake == STRING and column.type_name.partition("(")[0] not in _NATURAL_TEXT:
+                columns[column.type_name].append(f"{schema.id}.{column.name}")
+    for type_name, names in sorted(columns.items()):
+        rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        several = " with more than one dimension" if type_name.endswith("[]") else ""
+        fix = ""
+        if type_name.startswith("numeric"):
+            fix = 'for a decimal: [tables."<table>"] types = { <column> = "decimal(20,4)" }'
+        where = ", ".join(names[:_SHOWN]) + rest
+        yield Finding(f"type {type_name}", Level.NOTES, f"is kept as PostgreSQL's text{several}: {where}", fix)
+
+
+def judge_generated(columns: Mapping[str, Sequence[str]], server_version: int) -> Iterator[Finding]:
+    """Generated columns that the stream does not carry, by table."""
+    reason = "virtual ones are not published" if server_version >= 180000 else "PostgreSQL before 18 publishes none"
+    for table, names in columns.items():
+        yield Finding(table, Level.NOTES, f"generated columns are left out ({reason}): {', '.join(names)}")
+
+
+def judge_settings(configured: Iterable[str], wanted: Collection[str]) -> Iterator[Finding]:
+    """Settings for a table that no group wants are likely a misspelt name."""
+    for name in configured:
+        if name not in wanted:
+            yield Finding(
+                f"[tables.'{name}']", Level.WARNS, "no mirrored table has this name, so its settings are not used",
+                "correct the name, or remove the section",
+            )  # fmt: skip
+
+
+def judge_java(java: JavaFacts) -> Iterator[Finding]:
+    install = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME to Java 17 or newer"
+    if java.path is None:
+        yield Finding("Java", Level.BLOCKS, "is not found, and Spark needs it", install)
+    elif java.major is not None and java.major < OLDEST_JAVA:
+        yield Finding(
+            "Java", Level.BLOCKS, f"{java.path} is Java {java.major}, and Spark needs {OLDEST_JAVA} or newer", install
+        )
+
+
+def judge_lake(lake: LakeFacts, source_bytes: int) -> Iterator[Finding]:
+    if lake.problem is not None:
+        yield Finding(
+            f"lake {lake.path}", Level.BLOCKS, f"can't be written: {lake.problem}",
+            "make it writable for this user, or choose another [lake] path",
+        )  # fmt: skip
+    elif lake.free_bytes < source_bytes:
+        yield Finding(
+            f"lake {lake.path}", Level.WARNS,
+            f"has {_megabytes(lake.free_bytes)} free, and the tables take {_megabytes(source_bytes)} in PostgreSQL",
+            "make room, or choose another [lake] path",
+        )  # fmt: skip
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:,.0f} MB"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

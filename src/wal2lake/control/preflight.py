@@ -1,0 +1,183 @@
+"""What stands in the way of a run: facts are read here, judged in `judgement.py`, and nothing is changed.
+
+    source ─┐
+    lake   ─┼─► facts ──► judgement ──► findings: object, level, consequence, fix
+    Java   ─┘
+
+No JVM is started: a Java installation says its version in its `release` file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..changelog import ChangeLog
+from ..config import Config, GroupConfig
+from ..errors import ConfigError, ConnectionFailed, Wal2LakeError
+from ..source import catalog, matching, slot
+from ..source.connect import Connection, ServerFacts, connect, server_facts
+from ..source.facts import heap_facts, over_unix_socket, quoted
+from .judgement import (
+    Finding,
+    GroupSlot,
+    JavaFacts,
+    LakeFacts,
+    Level,
+    judge_generated,
+    judge_heap,
+    judge_java,
+    judge_lake,
+    judge_role,
+    judge_room,
+    judge_server,
+    judge_settings,
+    judge_slot,
+    judge_types,
+    judge_wanted_twice,
+)
+
+__all__ = ["Finding", "Level", "check"]
+
+PLUGIN = "pgoutput"
+_ORDER = list(Level)
+
+
+def check(config: Config) -> tuple[Finding, ...]:
+    """Everything worth knowing before a run, what blocks it first. A server that can't be reached is a finding too."""
+    source_bytes = 0
+    findings: list[Finding] = []
+    try:
+        with connect(config.source) as conn:
+            source_findings, source_bytes = _check_source(conn, config)
+            findings += source_findings
+    except (ConnectionFailed, ConfigError) as error:
+        findings.append(_from_error("source", error))
+    findings += judge_java(find_java())
+    findings += judge_lake(look_at_lake(config.lake_path), source_bytes)
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.level)))
+
+
+def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]:
+    server = server_facts(conn)
+    role = quoted(server.role)
+    findings = [
+        *judge_server(server, over_unix_socket(conn)),
+        *judge_role(server, role, quoted(server.database), config.state.dsn is not None),
+    ]
+    slots = []
+    for group in config.groups:
+        log = ChangeLog(config.changelog_path, group.name)
+        try:
+            slots.append(_group_slot(conn, group.name, server, log))
+        except Wal2LakeError as error:
+            findings.append(_from_error(f"change log of group {group.name}", error))
+    findings += judge_room(server, slots)
+    for group_slot in slots:
+        findings += judge_slot(group_slot)
+    table_findings, oids = _match_tables(conn, config.groups)
+    heaps = heap_facts(conn, oids)
+    for heap in heaps:
+        table_findings += judge_heap(heap, role)
+    table_findings += _check_columns(conn, config, oids)
+    return findings + table_findings, sum(heap.bytes for heap in heaps)
+
+
+def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLog) -> GroupSlot:
+    """The slot beside the change log that continues from it. Raises where the log is damaged or of another server."""
+    name = slot.slot_name(group)
+    if log.exists:
+        log.must_be_from(server)
+    continued = log.started if log.exists else None
+    info = slot.info(conn, name)
+    if info is None:
+        return GroupSlot(group, name, continued=continued)
+    return GroupSlot(
+        group, name, exists=True, usable=info.plugin == PLUGIN and info.database == server.database, lost=info.lost,
+        holder=(info.holder or "") if info.active_pid is not None else None, continued=continued,
+    )  # fmt: skip
+
+
+def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...]) -> tuple[list[Finding], list[int]]:
+    found = matching.relations(conn)
+    partitions = {relation.id for relation in found if relation.root is not None}
+    findings: list[Finding] = []
+    wanted: defaultdict[str, list[str]] = defaultdict(list)
+    oids: dict[int, str] = {}
+    for group in groups:
+        of_group: dict[int, str] = {}
+        for text in group.tables:
+            try:
+                matched = matching.select(found, group.name, [text], group.exclude)
+            except Wal2LakeError as error:
+                findings.append(_from_error(text, error))
+                continue
+            of_group |= {table.oid: str(table.id) for table in matched.tables}
+            findings += [Finding(text, Level.WARNS, warning) for warning in matched.warnings]
+            findings += [
+                Finding(str(skipped.id), Level.NOTES, f"{skipped.reason}: it is not mirrored")
+                for skipped in matched.skipped
+                if skipped.id not in partitions
+            ]
+        oids |= of_group
+        for name in of_group.values():
+            wanted[name].append(group.name)
+    return findings + list(judge_wanted_twice(wanted)), list(oids)
+
+
+def _check_columns(conn: Connection, config: Config, oids: list[int]) -> Iterator[Finding]:
+    version = conn.info.server_version
+    try:
+        yield from judge_types(catalog.describe(conn, oids, config.tables).values())
+    except ConfigError as error:
+        yield _from_error("tables", error)
+    found = {str(table.id): table for table in catalog.tables(conn, oids).values()}
+    left_out = {
+        name: [column.name for column in table.columns if not column.published(version)]
+        for name, table in found.items()
+    }
+    yield from judge_generated({name: columns for name, columns in left_out.items() if columns}, version)
+    yield from judge_settings(config.tables, found)
+
+
+def _from_error(object: str, error: Wal2LakeError) -> Finding:
+    return Finding(object, Level.BLOCKS, str(error), error.remedy)
+
+
+def find_java() -> JavaFacts:
+    """The Java that Spark will take: that of JAVA_HOME, else the one on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if path is None:
+        return JavaFacts(None, None)
+    return JavaFacts(path, _java_major(Path(path).resolve()))
+
+
+def _java_major(java: Path) -> int | None:
+    try:
+        text = (java.parent.parent / "release").read_text("utf-8")
+        found = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    except OSError:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=False)
+        found = re.search(r'version "([^"]+)"', answer.stderr)
+    # Java 8 calls itself 1.8.
+    number = re.match(r"(?:1\.)?(\d+)", found[1]) if found else None
+    return int(number[1]) if number else None
+
+
+def look_at_lake(path: Path) -> LakeFacts:
+    """Whether the lake's directory, or the nearest one above it that exists, takes a file; none is left behind."""
+    place = next(above for above in (path, *path.parents) if above.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"wal2lake")
+            probe.flush()
+    except OSError as error:
+        return LakeFacts(str(path), error.strerror or type(error).__name__, 0)
+    return LakeFacts(str(path), None, shutil.disk_usage(place).free)

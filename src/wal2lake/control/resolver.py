@@ -1,0 +1,136 @@
+"""Where the rows of a streamed relation go: leaf to root, and the schema that the rows were written in.
+
+The catalog is asked for what it says now. Where a relation message disagrees with it, the catalog has moved on since
+those rows were written, and the schema is built from the message, so that old rows are decoded by their own shape.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..changelog import ChangeLog
+from ..config import SourceConfig, TableConfig
+from ..decode import Relation, Target
+from ..errors import ConfigError, SourceError
+from ..pgtypes import lake_type
+from ..schema import Column, Identity, TableId, TableSchema
+from ..source import catalog
+from ..source.connect import Connection, connect
+
+log = logging.getLogger(__name__)
+
+_CATALOG_TIMEOUT = "SET statement_timeout = '5s'"
+
+
+class Resolver:
+    """Answers the decoder's question for a relation. Keeps one catalog connection, made when first needed."""
+
+    def __init__(
+        self, source: SourceConfig, group: str, changelog: ChangeLog, overrides: Mapping[str, TableConfig]
+    ) -> None:
+        self._source, self._group, self._log, self._overrides = source, group, changelog, overrides
+        self._conn: Connection | None = None
+        self.names: dict[int, str] = {}
+        """the name of each table that was resolved, by oid"""
+
+    def __call__(self, relation: Relation) -> Target | None:
+        conn = self.connection()
+        table = catalog.tables(conn, [relation.oid]).get(relation.oid)
+        root = table.root if table is not None else relation.oid
+        current = self._describe(conn, root)
+        leaf = relation.oid if root != relation.oid else None
+        if current is None or not _agrees(current, relation):
+            log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
+            schema = self._from_message(conn, relation, root, current)
+        else:
+            schema = current if current.partitioned else _with_identity(current, relation)
+        self.names[schema.oid] = str(schema.id)
+        return Target(
+            schema, self._log.schema_version(schema), leaf, self._predicate(conn, leaf) if leaf is not None else None
+        )
+
+    def connection(self) -> Connection:
+        if self._conn is None or self._conn.closed:
+            self._conn = connect(self._source, self._group)
+            self._conn.execute(_CATALOG_TIMEOUT)
+        return self._conn
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+
+    def _describe(self, conn: Connection, oid: int) -> TableSchema | None:
+        try:
+            return catalog.describe(conn, [oid], self._overrides).get(oid)
+        except ConfigError as error:
+            # One table's setting must not stop the group; the lake sees that the table has changed.
+            log.warning("settings of a table are not used: %s", error)
+            return catalog.describe(conn, [oid]).get(oid)
+
+    def _predicate(self, conn: Connection, leaf: int) -> str | None:
+        try:
+            return catalog.partition_predicate(conn, leaf)
+        except SourceError as error:
+            # A lock on the partition, or it is gone: a truncation of it says that its bounds are unknown.
+            log.warning("bounds of partition %d could not be read: %s", leaf, error)
+            return None
+
+    def _from_message(
+        self, conn: Connection, relation: Relation, root: int, current: TableSchema | None
+    ) -> TableSchema:
+        written = self._log.schemas(root)
+        known = [schema for schema in (current, *reversed(written)) if schema is not None]
+        types = catalog.types(conn, [column.type_oid for column in relation.columns])
+        settings = catalog.overrides_by_table(self._overrides)
+        id = current.id if current is not None else TableId(relation.namespace, relation.name)
+        columns = []
+        for sent in relation.columns:
+            column = _remembered(known, sent.name, sent.type_oid, sent.typmod)
+            if column is None:
+                declared = lake_type(sent.type_oid, sent.typmod, 0, types)
+                name = types[sent.type_oid].name if sent.type_oid in types else "unknown"
+                wanted = settings.get(id)
+                lake = wanted.types.get(sent.name, declared) if wanted is not None else declared
+                column = Column(sent.name, sent.type_oid, sent.typmod, name, lake)
+            columns.append(column)
+        partitioned = root != relation.oid or (current is not None and current.partitioned)
+        if partitioned and known:
+            # Leaves may have their own column order; the root's is the one that was used before.
+            order = {name: place for place, name in enumerate(known[0].names)}
+            columns.sort(key=lambda column: order.get(column.name, len(order)))
+        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned)
+        return replace(schema, key=_message_key(relation, known))
+
+
+def _agrees(schema: TableSchema, relation: Relation) -> bool:
+    ours = [(column.name, column.type_oid, column.typmod) for column in schema.columns]
+    sent = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
+    return sorted(ours) == sorted(sent) if schema.partitioned else ours == sent
+
+
+def _with_identity(schema: TableSchema, relation: Relation) -> TableSchema:
+    """The catalog's schema with the key and the identity that the rows were written with."""
+    if relation.identity is Identity.FULL:
+        return replace(schema, identity=Identity.FULL)
+    flagged = tuple(column.name for column in relation.columns if column.key)
+    key = schema.key if set(flagged) == set(schema.key) else flagged
+    return replace(schema, identity=relation.identity, key=key)
+
+
+def _message_key(relation: Relation, known: list[TableSchema]) -> tuple[str, ...]:
+    names = {column.name for column in relation.columns}
+    if relation.identity is Identity.FULL:
+        # Every column is flagged then; the key is the one that was known before, if it is still there.
+        return next((schema.key for schema in known if set(schema.key) <= names), ())
+    flagged = tuple(column.name for column in relation.columns if column.key)
+    return next((schema.key for schema in known if set(schema.key) == set(flagged)), flagged)
+
+
+def _remembered(known: list[TableSchema], name: str, type_oid: int, typmod: int) -> Column | None:
+    for schema in known:
+        for column in schema.columns:
+            if (column.name, column.type_oid, column.typmod) == (name, type_oid, typmod):
+                return column
+    return None

@@ -1,0 +1,113 @@
+"""One mirrored table while its group runs: where it stands, what waits for it, what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from ..changelog.manifest import Manifest
+from ..errors import Advice, Kind
+from ..lake.model import Applied
+from ..position import Lsn
+from ..schema import TableSchema
+from .state import BACKOFF_MOST, TableState, backoff, may_become
+from .store import TableRecord
+
+
+@dataclass
+class TableRun:
+    schema: TableSchema
+    """as the catalog has it"""
+    record: TableRecord
+    applied: Applied | None = None
+    resync: bool = False
+    """a fresh copy is wanted and has not begun"""
+    resync_wanted: datetime | None = None
+    """when the copy that is wanted, or under way, was asked for"""
+    job: Future[Applied] | None = None
+    held: int | None = None
+    """while a copy runs: the last manifest that the copy will hold"""
+    waiting: int | None = None
+    """number of the first manifest with changes that are not applied"""
+    dirty: bool = True
+    """the state store has an older record"""
+
+    @property
+    def state(self) -> TableState:
+        return self.record.state
+
+    @property
+    def name(self) -> str:
+        return str(self.schema.id)
+
+    @property
+    def active(self) -> bool:
+        return self.state in (TableState.CATCHUP, TableState.STREAMING)
+
+    def become(self, state: TableState, **changes: object) -> None:
+        if not may_become(self.state, state):
+            raise AssertionError(f"{self.name}: {self.state} can't become {state}")
+        self.update(state=state, **changes)
+
+    def update(self, **changes: object) -> None:
+        record = replace(self.record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
+        if record != self.record:
+            self.record, self.dirty = record, True
+
+    def arrive(self, manifest: Manifest) -> None:
+        """Take notice of a manifest; nothing happens for a table that it does not name."""
+        if self.waiting is None and self.schema.oid in manifest.tables:
+            if self.applied is not None and manifest.number <= self.applied.manifest:
+                return
+            self.waiting = manifest.number
+            self.update(behind_since=manifest.commit_ts)
+
+    def advance(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
+        """A batch or a copy is committed: remember its position and look at what still waits."""
+        self.applied = applied
+        self.waiting = None
+        self.update(
+            applied_lsn=applied.lsn,
+            rows=applied.rows,
+            changes_applied=applied.changes,
+            last_commit_at=datetime.now(UTC),
+            behind_since=None,
+        )
+        for manifest in remaining:
+            self.arrive(manifest)
+
+    def fail(self, advice: Advice) -> None:
+        """Put the table aside with the reason; it is tried again later, from where the lake says that it is."""
+        failures = self.record.failures + 1
+        seconds = backoff(failures) if advice.kind is Kind.TRANSIENT else BACKOFF_MOST
+        self.become(
+            TableState.ERRORED,
+            error=advice.message,
+            remedy=advice.remedy,
+            failures=failures,
+            retry_at=datetime.now(UTC) + timedelta(seconds=seconds),
+        )
+
+    def succeed(self) -> None:
+        self.update(error=None, remedy=None, retry_at=None, failures=0)
+
+    def retry_due(self, now: datetime) -> bool:
+        return self.state is TableState.ERRORED and self.record.retry_at is not None and self.record.retry_at <= now
+
+    def needs(self, last: int) -> int:
+        """The highest manifest that this table can do without, when `last` is the newest."""
+        if self.held is not None:
+            return self.held
+        if self.state in (TableState.PENDING, TableState.SNAPSHOT) or self.resync:
+            return last
+        return last if self.waiting is None else self.waiting - 1
+
+    def failed_by(self, advice: Advice) -> bool:
+        return self.state is TableState.ERRORED and self.record.error == advice.message
+
+
+def continues(applied: Applied | None, start: Lsn) -> bool:
+    """Whether a lake table at its position can follow a change log that begins at `start`."""
+    return applied is not None and applied.lsn >= start

@@ -1,0 +1,120 @@
+r"""Array literals, a whole column at once: `{1,NULL,"a \"b\", c"}` into lists of texts, whatever their element type.
+
+Outside of quotes a literal holds only braces, delimiters, plain elements and NULL; inside, a backslash makes the byte
+after it plain. So quotes, then delimiters, then elements are found for all rows together, with no state per row.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..pgtypes import LakeType
+from ..schema import Column
+from .messages import PADDING, Bytes, Mask, Positions
+from .values import Converted, Slices, Unfit, contiguous, convert
+
+_OPEN, _CLOSE, _QUOTE, _BACKSLASH, _BOUND = b'{}"\\['
+# pg_type.typdelim is a comma but for these.
+_BOX_ARRAY_OID = 1020
+_COLON_BETWEEN = {"geometry", "geography"}
+
+
+def delimiter(column: Column) -> str:
+    """What stands between the elements of an array column's values."""
+    if column.type_oid == _BOX_ARRAY_OID:
+        return ";"
+    name = re.sub(r"\(.*\)|\[\]", "", column.type_name).strip().rpartition(".")[2].removeprefix("_")
+    return ":" if name in _COLON_BETWEEN else ","
+
+
+def convert_list(text: Slices, lake: LakeType, between: str = ",") -> Converted:
+    """The list column of array literals. Only arrays of one dimension that begin at 1 are lists."""
+    text, unfit = _one_dimension(text)
+    elements, offsets = _elements(text, ord(between))
+    values = convert(elements, lake.element)
+    if values.unfit is not None:
+        row = int(np.searchsorted(offsets, values.unfit.row, "right")) - 1
+        if unfit is None or row < unfit.row:
+            unfit = Unfit(row, values.unfit.what)
+    mask = None if text.valid is None else pa.array(~text.valid)
+    at = pa.array(offsets.astype(np.int32))
+    return Converted(pa.ListArray.from_arrays(at, values.array, type=lake.arrow, mask=mask), unfit)
+
+
+def _one_dimension(text: Slices) -> tuple[Slices, Unfit | None]:
+    """Leave out what is no list. An element that begins with a brace is quoted, so two braces are two dimensions."""
+    present = text.length > 0
+    bounds = present & (text.data[text.start] == _BOUND)
+    bad = bounds | (present & (text.data[text.start + 1] == _OPEN))
+    if not bad.any():
+        return text, None
+    row = int(bad.argmax())
+    literal = text[row]
+    deeper = literal.startswith(b"{{") or literal.partition(b"=")[0].count(b"[") > 1
+    what = "an array of more than one dimension" if deeper else "an array with a lower bound other than 1"
+    return text.without(bad), Unfit(row, what)
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Where the bytes of literals stand: inside quotes, and which backslashes only protect the byte after them."""
+
+    quoted: Mask | None
+    escapes: Mask | None
+
+
+def _marks(data: Bytes) -> _Marks:
+    quotes = data == _QUOTE
+    if not quotes.any():
+        return _Marks(None, None)
+    backslashes = data == _BACKSLASH
+    escapes = None
+    if backslashes.any():
+        at = np.arange(len(data))
+        run = at - np.maximum.accumulate(np.where(backslashes, -1, at))
+        # In a run of backslashes the first, third, ... protect.
+        escapes = (run & 1).astype(np.bool_)
+        quotes[1:] &= ~escapes[:-1]
+    # Counting in bytes wraps around, and leaves odd odd.
+    return _Marks((np.cumsum(quotes, dtype=np.uint8) & 1).astype(np.bool_), escapes)
+
+
+def _elements(text: Slices, between: int) -> tuple[Slices, Positions]:
+    """The elements of all literals, and per literal the offset of its first."""
+    data, rows = contiguous(text)
+    marks = _marks(data)
+    stops = (data == between) | (data == _OPEN) | (data == _CLOSE)
+    if marks.quoted is not None:
+        stops &= ~marks.quoted
+    at = np.flatnonzero(stops)
+    which = data[at]
+    start, end = at[which != _CLOSE] + 1, at[which != _OPEN]
+    # An empty string is quoted, so only `{}` has nothing between two stops.
+    something = end > start
+    if not something.all():
+        start, end = start[something], end[something]
+    offsets = np.searchsorted(start, rows)
+    start, end = start + len(PADDING), end + len(PADDING)
+    padding = np.frombuffer(PADDING, np.uint8)
+    padded = np.concatenate([padding, data, padding])
+    quoted = padded[start] == _QUOTE
+    null = ~quoted & (end - start == 4) & _spells_null(padded, start)
+    start, end = start + quoted, end - quoted
+    if marks.escapes is not None:
+        keep = np.ones(len(padded), np.bool_)
+        keep[len(PADDING) : -len(PADDING)] = ~marks.escapes
+        moved: Positions = np.cumsum(keep) - keep
+        padded, start, end = padded[keep], moved[start], moved[end]
+    length = np.where(null, 0, end - start)
+    return Slices(padded, start, length, ~null if null.any() else None), offsets
+
+
+def _spells_null(data: Bytes, start: Positions) -> Mask:
+    found = np.ones(len(start), np.bool_)
+    for index, letter in enumerate(b"NULL"):
+        found &= data[start + index] == letter
+    return found

@@ -1,0 +1,78 @@
+"""How the columns of a relation in the stream become the columns of the table that it is mirrored to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..schema import Identity, TableSchema
+from .model import Relation, Resolver, Target
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A relation whose rows go to a target: `order` gives for each column of the table its place in the relation."""
+
+    relation: Relation
+    target: Target
+    order: tuple[int, ...]
+    mismatch: str | None
+    """how relation and table disagree; then no row can be read"""
+    traceable: bool
+    """whether its updates and deletes say which row they mean"""
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.target.schema
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        names = self.schema.names
+        return tuple(self.order[names.index(name)] for name in self.schema.key)
+
+
+class Described:
+    """A relation as the stream described it, bound to its target when a change first needs it."""
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self._bound = False
+        self._binding: Binding | None = None
+
+    def bind(self, resolve: Resolver) -> Binding | None:
+        """None: the table is not mirrored."""
+        if not self._bound:
+            target = resolve(self.relation)
+            self._binding = None if target is None else _bind(self.relation, target)
+            self._bound = True
+        return self._binding
+
+
+def _bind(relation: Relation, target: Target) -> Binding:
+    places = {column.name: place for place, column in enumerate(relation.columns)}
+    mismatch = _mismatch(relation, target.schema)
+    order = () if mismatch else tuple(places[name] for name in target.schema.names)
+    return Binding(relation, target, order, mismatch, _traceable(relation, target.schema))
+
+
+def _traceable(relation: Relation, schema: TableSchema) -> bool:
+    if schema.insert_only:
+        return False
+    sent = {column.name for column in relation.columns if column.key}
+    return relation.identity is Identity.FULL or (bool(schema.key) and sent.issuperset(schema.key))
+
+
+def _mismatch(relation: Relation, schema: TableSchema) -> str | None:
+    sent = {column.name: column for column in relation.columns}
+    known = {column.name: column for column in schema.columns}
+    if missing := sorted(known.keys() - sent.keys()):
+        return f"column {missing[0]} is not sent any more"
+    if more := sorted(sent.keys() - known.keys()):
+        return f"column {more[0]} is new"
+    for name, column in known.items():
+        if sent[name].type_oid != column.type_oid:
+            return f"column {name} has another type"
+    # A partition may be without any identity of its own: then it can take inserts.
+    unsent = [name for name in schema.key if not sent[name].key]
+    if unsent and any(column.key for column in relation.columns):
+        return f"key column {unsent[0]} is not part of the replica identity"
+    return None

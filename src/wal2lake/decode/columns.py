@@ -1,0 +1,249 @@
+"""Row messages of one relation into a record batch of its table: the table's columns, then the change's own.
+
+    messages ── tuples.walk ──► where each value lies ── choose old or new per row ──► values.convert ──► batch
+
+An update of a table without a key becomes the delete of its old row and the insert of its new one. A value sent as
+unchanged TOAST is taken from the old tuple where that has it; otherwise it is NULL and listed as unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..changelog.manifest import Refusal
+from ..position import Lsn
+from ..schema import Column, TableSchema
+from .arrays import convert_list, delimiter
+from .binding import Binding
+from .messages import DELETE, INSERT, NEW_ROW, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
+from .model import DecodedTable
+from .tuples import Cells, Tuples, walk
+from .values import Converted, Slices, arrow_type, convert, views
+
+_STREAM_EPOCH_US = 946_684_800_000_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row messages of one relation: what they do, where they lie, and their place in the stream."""
+
+    op: Bytes
+    at: Positions
+    end: Positions
+    commit_lsn: Positions
+    seq: Positions
+    commit_us: Positions
+    xid: Positions
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def take(self, rows: Positions | slice) -> Rows:
+        return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def refusal(self, row: int, error: str, **fields: object) -> Refusal:
+        return Refusal(Lsn(int(self.commit_lsn[row])), int(self.seq[row]), error, fields)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """The rows of the batch: each with its change, and which tuple of which message its values come from."""
+
+    rows: Rows
+    message: Positions
+    from_old: Mask
+
+
+def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, list[Refusal]]:
+    """The batch of some rows, and for each column the first value that does not fit."""
+    tuples = walk(raw, rows.op, rows.at, rows.end, len(binding.relation.columns))
+    refusals = list(_refused_operations(rows, tuples, binding))
+    output = _outputs(rows, tuples, binding.schema)
+    cells = [_chosen(tuples, output, place) for place in binding.order]
+    names = binding.schema.names
+    key_cells = [cells[names.index(name)] for name in binding.schema.key]
+    arrays: list[pa.Array] = []
+    for column, cell in zip(binding.schema.columns, cells, strict=True):
+        converted = _convert(cell.slices(raw), column)
+        arrays.append(converted.array)
+        refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding.schema, key_cells))
+    moved = _moved(raw, tuples, output, binding, key_cells)
+    unchanged = _unchanged(cells, len(output.rows))
+    arrays += _place_in_stream(output.rows)
+    arrays += [unchanged, _relation(len(output.rows), binding.target.leaf), pa.array(moved)]
+    for array, refused in _old_keys(raw, tuples, output, binding, moved):
+        arrays.append(array)
+        refusals += refused
+    table = DecodedTable(
+        schema=binding.schema,
+        version=binding.target.version,
+        batch=pa.RecordBatch.from_arrays(arrays, schema=batch_schema(binding.schema)),
+        inserts=int(np.count_nonzero(output.rows.op == INSERT)),
+        updates=int(np.count_nonzero(output.rows.op == UPDATE)),
+        deletes=int(np.count_nonzero(output.rows.op == DELETE)),
+        key_changes=int(np.count_nonzero(moved)),
+        unchanged=len(unchanged) - unchanged.null_count,
+    )
+    return table, refusals
+
+
+@lru_cache(maxsize=1024)
+def batch_schema(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of a table's segments."""
+    meta = schema.meta
+    return pa.schema(
+        [(column.name, column.lake.arrow) for column in schema.columns]
+        + [
+            (meta.op, pa.string()),
+            (meta.commit_lsn, pa.int64()),
+            (meta.seq, pa.int64()),
+            (meta.commit_ts, pa.timestamp("us", tz="UTC")),
+            (meta.xid, pa.int64()),
+            (meta.unchanged, pa.list_(pa.int32())),
+            (meta.relation, pa.int64()),
+            (meta.key_changed, pa.bool_()),
+        ]
+        + [(meta.old(column.name), column.lake.arrow) for column in schema.key_columns]
+    )
+
+
+def _outputs(rows: Rows, tuples: Tuples, schema: TableSchema) -> _Output:
+    message = np.arange(len(rows))
+    split = (rows.op == UPDATE) & (tuples.marker == OLD_ROW)
+    if schema.key or not split.any():
+        return _Output(rows, message, rows.op == DELETE)
+    message = np.repeat(message, 1 + split)
+    second = np.zeros(len(message), np.bool_)
+    second[1:] = message[1:] == message[:-1]
+    first = split[message] & ~second
+    op = np.where(first, DELETE, np.where(second, INSERT, rows.op[message])).astype(np.uint8)
+    spread = rows.take(message)
+    return _Output(replace(spread, op=op, seq=spread.seq + second), message, op == DELETE)
+
+
+def _chosen(tuples: Tuples, output: _Output, place: int) -> Cells:
+    """A column's cells for the rows of the batch: of the new tuple, or of the old one where that is the answer."""
+    if not tuples.old:
+        return tuples.new[place]
+    new, old = tuples.new[place], tuples.old[place]
+    both = Cells.concatenated(new, old)
+    old_at = tuples.old_rank[output.message] + len(new.kind)
+    picked = np.where(output.from_old, old_at, tuples.new_rank[output.message])
+    toasted = (both.kind[picked] == UNCHANGED) & tuples.has_old[output.message]
+    if toasted.any():
+        picked[toasted] = np.where(both.kind[old_at[toasted]] == TEXT, old_at[toasted], picked[toasted])
+    return both.take(picked)
+
+
+def _convert(text: Slices, column: Column) -> Converted:
+    if column.lake.is_list:
+        return convert_list(text, column.lake, delimiter(column))
+    return convert(text, column.lake)
+
+
+def _moved(raw: Raw, tuples: Tuples, output: _Output, binding: Binding, key: list[Cells]) -> Mask:
+    """Which rows are updates that changed the key: where the old key's text is another than the new one's."""
+    moved = np.zeros(len(output.rows), np.bool_)
+    candidates = np.flatnonzero((output.rows.op == UPDATE) & tuples.has_old[output.message])
+    if not len(candidates):
+        return moved
+    old_at = tuples.old_rank[output.message[candidates]]
+    for place, cells in zip(binding.key_places, key, strict=True):
+        before = _texts(tuples.old[place].take(old_at), raw)
+        after = _texts(cells.take(candidates), raw)
+        differs = pc.if_else(pc.and_(before.is_null(), after.is_null()), False, pc.not_equal(before, after))
+        moved[candidates] |= pc.fill_null(differs, True).to_numpy(zero_copy_only=False)
+    return moved
+
+
+def _texts(cells: Cells, raw: Raw) -> pa.Array:
+    return views(cells.slices(raw), pa.binary_view()).cast(pa.binary())
+
+
+def _old_keys(
+    raw: Raw, tuples: Tuples, output: _Output, binding: Binding, moved: Mask
+) -> Iterator[tuple[pa.Array, list[Refusal]]]:
+    changed = np.flatnonzero(moved)
+    for place, column in zip(binding.key_places, binding.schema.key_columns, strict=True):
+        if not len(changed):
+            yield pa.nulls(len(moved), arrow_type(column.lake)), []
+            continue
+        cells = [tuples.old[at].take(tuples.old_rank[output.message[changed]]) for at in binding.key_places]
+        old = cells[binding.key_places.index(place)]
+        converted = _convert(old.slices(raw), column)
+        spread = pa.array(np.cumsum(moved) - 1, mask=~moved)
+        refused = _refused_value(converted, column, output.rows.take(changed), _Keys(raw, binding.schema, cells))
+        yield converted.array.take(spread), list(refused)
+
+
+def _unchanged(cells: list[Cells], count: int) -> pa.Array:
+    """Per row the positions of the columns whose value was not sent; null where all were."""
+    flags = [cell.kind == UNCHANGED for cell in cells]
+    touched = [position for position, flag in enumerate(flags) if flag.any()]
+    if not touched:
+        return pa.nulls(count, pa.list_(pa.int32()))
+    matrix = np.stack([flags[position] for position in touched], axis=1)
+    _, which = np.nonzero(matrix)
+    sizes = matrix.sum(axis=1)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    positions = np.array(touched, np.int32)[which]
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(positions), mask=pa.array(sizes == 0))
+
+
+def _place_in_stream(rows: Rows) -> list[pa.Array]:
+    count = len(rows)
+    offsets = np.arange(count + 1, dtype=np.int32)
+    op = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows.op.tobytes())])
+    stamp = pa.array(rows.commit_us + _STREAM_EPOCH_US).cast(pa.timestamp("us", tz="UTC"))
+    return [op, pa.array(rows.commit_lsn), pa.array(rows.seq), stamp, pa.array(rows.xid)]
+
+
+def _relation(count: int, leaf: int | None) -> pa.Array:
+    return pa.nulls(count, pa.int64()) if leaf is None else pa.array(np.full(count, leaf, np.int64))
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The words that tell people which row is meant."""
+
+    raw: Raw
+    schema: TableSchema
+    cells: list[Cells]
+
+    def words(self, row: int) -> str:
+        if not self.schema.key:
+            return "no key"
+        texts = (cell.slices(self.raw)[row].decode(errors="replace") for cell in self.cells)
+        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, texts, strict=True))
+
+
+def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys) -> Iterator[Refusal]:
+    if converted.unfit is not None:
+        yield rows.refusal(
+            converted.unfit.row, "ValueRefused", table=str(keys.schema.id), column=column.name,
+            key=keys.words(converted.unfit.row), what=converted.unfit.what, lake_type=str(column.lake),
+            carrier="string",
+        )  # fmt: skip
+
+
+def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterator[Refusal]:
+    """Updates and deletes that say too little to find their row."""
+    schema = binding.schema
+    changing = rows.op != INSERT
+    if not binding.traceable:
+        refused = changing
+    elif not schema.key:
+        refused = changing & ((tuples.marker == NEW_ROW) | (tuples.marker == OLD_KEY))
+    else:
+        return
+    if refused.any():
+        row = int(refused.argmax())
+        sql_name = ".".join('"' + part.replace('"', '""') + '"' for part in (schema.id.schema, schema.id.name))
+        operation = "UPDATE" if rows.op[row] == UPDATE else "DELETE"
+        yield rows.refusal(row, "OperationRefused", table=str(schema.id), operation=operation, sql_name=sql_name)

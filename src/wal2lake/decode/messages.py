@@ -1,0 +1,125 @@
+"""The bytes of pgoutput (protocol version 1) inside XLogData, and the messages that are read one by one.
+
+    'w' | start LSN | end LSN | server clock | kind | body
+     1       8          8           8           1
+
+Rows are read column by column in columns.py; only relations and truncations, which are few, are parsed here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..schema import Identity
+from .model import Relation, RelationColumn
+
+Positions = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+KIND_AT = 25
+BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
+INSERT, UPDATE, DELETE = b"IUD"
+IGNORED = b"YOM"
+OLD_KEY, OLD_ROW, NEW_ROW = b"KON"
+TEXT, NULL, UNCHANGED = b"tnu"
+
+_BODY = KIND_AT + 1
+_COMMIT = struct.Struct(">Bqqq")
+_TRUNCATE = struct.Struct(">IB")
+_COLUMN_TAIL = struct.Struct(">Ii")
+# Reads of a few bytes beyond the last value stay inside the buffer.
+PADDING = bytes(32)
+
+
+class Raw:
+    """Many messages in one buffer, with windows on it: the eight bytes at any position as one number."""
+
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        self.data = b"".join((*messages, PADDING))
+        self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
+        self._words: npt.NDArray[Any] = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))
+
+    def words(self, at: Positions) -> npt.NDArray[np.uint64]:
+        word: npt.NDArray[np.uint64] = self._words[at].astype(np.uint64)
+        return word
+
+
+@dataclass(frozen=True)
+class Begin:
+    commit_lsn: int
+    commit_us: int
+    """microseconds since 2000-01-01 UTC"""
+    xid: int
+
+
+@dataclass(frozen=True)
+class Begins:
+    """Begin messages, as columns."""
+
+    commit_lsn: Positions
+    commit_us: Positions
+    xid: Positions
+
+    def __getitem__(self, number: int) -> Begin:
+        return Begin(int(self.commit_lsn[number]), int(self.commit_us[number]), int(self.xid[number]))
+
+    def take(self, numbers: Positions) -> Begins:
+        return Begins(self.commit_lsn[numbers], self.commit_us[numbers], self.xid[numbers])
+
+
+@dataclass(frozen=True)
+class Commit:
+    commit_lsn: int
+    end_lsn: int
+    commit_us: int
+
+
+def parse_begins(raw: Raw, at: Positions, first: Begin) -> Begins:
+    """The Begin messages whose kind bytes are at these positions, after one that came before them."""
+    lsn, us, xid = (raw.words(at + skip).view(np.int64) for skip in (1, 9, 17))
+    return Begins(
+        np.concatenate([[first.commit_lsn], lsn]),
+        np.concatenate([[first.commit_us], us]),
+        # The xid is the upper half of what was read; it has no sign.
+        np.concatenate([[first.xid], (xid >> 32) & 0xFFFFFFFF]),
+    )
+
+
+def parse_commit(message: bytes) -> Commit:
+    _, commit_lsn, end_lsn, commit_us = _COMMIT.unpack_from(message, _BODY)
+    return Commit(commit_lsn, end_lsn, commit_us)
+
+
+def parse_truncate(message: bytes) -> tuple[int, ...]:
+    """The relations of a Truncate message. CASCADE needs no care: PostgreSQL lists every table that was emptied."""
+    count, _options = _TRUNCATE.unpack_from(message, _BODY)
+    return struct.unpack_from(f">{count}I", message, _BODY + _TRUNCATE.size)
+
+
+def parse_relation(message: bytes) -> Relation:
+    (oid,) = struct.unpack_from(">I", message, _BODY)
+    namespace, at = _string(message, _BODY + 4)
+    name, at = _string(message, at)
+    identity, count = struct.unpack_from(">cH", message, at)
+    at += 3
+    columns = []
+    for _ in range(count):
+        key = bool(message[at] & 1)
+        column, at = _string(message, at + 1)
+        type_oid, typmod = _COLUMN_TAIL.unpack_from(message, at)
+        at += _COLUMN_TAIL.size
+        columns.append(RelationColumn(column, type_oid, typmod, key))
+    # pgoutput sends an empty namespace for pg_catalog.
+    return Relation(oid, namespace or "pg_catalog", name, Identity(identity.decode()), tuple(columns))
+
+
+def _string(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(0, at)
+    return message[at:end].decode(), end + 1

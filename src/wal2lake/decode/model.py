@@ -1,0 +1,79 @@
+"""What decoding takes and gives: relations as the stream describes them, where their rows go, and decoded cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ..changelog.manifest import Refusal, Truncation
+from ..position import Lsn
+from ..schema import Identity, TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class RelationColumn:
+    name: str
+    type_oid: int
+    typmod: int
+    key: bool
+    """part of the replica identity"""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table as a Relation message describes it: for a partition, the partition."""
+
+    oid: int
+    namespace: str
+    name: str
+    identity: Identity
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of a relation go."""
+
+    schema: TableSchema
+    """the mirrored table, the root when the relation is a partition; its columns are found by name"""
+    version: int
+    leaf: int | None = None
+    """oid of the partition when the table is partitioned"""
+    predicate: str | None = None
+    """the partition's constraint, handed on with a truncation"""
+
+
+Resolver = Callable[[Relation], Target | None]
+"""Answers where a relation's rows go; None where the table is not mirrored. Asked once per Relation message, when the
+first change that needs it is decoded."""
+
+
+@dataclass(frozen=True)
+class DecodedTable:
+    """Rows of one table and one schema version, ordered by (commit LSN, seq): its columns, then `schema.meta`'s."""
+
+    schema: TableSchema
+    version: int
+    batch: pa.RecordBatch
+    inserts: int
+    updates: int
+    deletes: int
+    key_changes: int
+    unchanged: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """All complete transactions since the cut before."""
+
+    to_lsn: Lsn
+    transactions: int
+    commit_ts: datetime | None
+    tables: tuple[DecodedTable, ...]
+    truncations: dict[int, tuple[Truncation, ...]]
+    refusals: dict[int, tuple[Refusal, ...]]

@@ -1,0 +1,390 @@
+"""The decoder: pgoutput messages in, cuts of complete transactions out.
+
+    feed ──► messages wait, as they came ── cut ──► one buffer ──► rows by relation ──► columns
+                                         └─ spill: the same for what the open transaction has so far
+
+Nothing is done per message in Python but noting its kind and length; what a transaction is, which change has which
+number and which relation a row belongs to is worked out for all waiting messages together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..changelog.manifest import Refusal, Truncation
+from ..errors import SourceError
+from ..position import Lsn
+from ..schema import TableSchema
+from .binding import Binding, Described
+from .columns import Rows, decode_rows
+from .messages import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    IGNORED,
+    INSERT,
+    KIND_AT,
+    RELATION,
+    TRUNCATE,
+    UPDATE,
+    Begin,
+    Begins,
+    Bytes,
+    Mask,
+    Positions,
+    Raw,
+    parse_begins,
+    parse_commit,
+    parse_relation,
+    parse_truncate,
+)
+from .model import Cut, DecodedTable, Resolver
+
+log = logging.getLogger(__name__)
+
+TABLE_BYTES = 128 * 1024 * 1024
+"""raw bytes of rows in one decoded table, far below what a string column can hold"""
+_PIECE_CELLS = 1 << 20
+_PIECE_BYTES = 16 * 1024 * 1024
+_UNDESCRIBED = "a change came before the description of its table"
+_STREAM_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+_kind_of = itemgetter(KIND_AT)
+_Descriptions = dict[int, list[tuple[int, Described]]]
+
+
+def _among(kinds: bytes) -> npt.NDArray[np.bool_]:
+    table = np.zeros(256, np.bool_)
+    table[list(kinds)] = True
+    return table
+
+
+_IS_ROW = _among(bytes([INSERT, UPDATE, DELETE]))
+_IS_CHANGE = _among(bytes([INSERT, UPDATE, DELETE, TRUNCATE]))
+_IS_KNOWN = _among(bytes([INSERT, UPDATE, DELETE, TRUNCATE, BEGIN, COMMIT, RELATION]) + IGNORED)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A transaction whose first messages are already decoded: where its counting stands."""
+
+    begin: Begin
+    changes: int
+
+
+@dataclass
+class _Found:
+    """What stands beside the rows: kept by table until the transaction that it belongs to is cut."""
+
+    truncations: dict[int, list[Truncation]] = field(default_factory=dict)
+    refusals: dict[int, dict[tuple[str, str | None], Refusal]] = field(default_factory=dict)
+
+    def truncate(self, table: int, truncation: Truncation) -> None:
+        self.truncations.setdefault(table, []).append(truncation)
+
+    def refuse(self, table: int, refusals: Iterable[Refusal]) -> None:
+        """Of each kind of refusal a table's earliest is kept, so that a million bad values cost no memory."""
+        kept = self.refusals.setdefault(table, {})
+        for refusal in refusals:
+            kind = refusal.error, refusal.fields.get("column")
+            kept[kind] = min(refusal, kept.get(kind, refusal), key=_place)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Messages in one buffer, each with its transaction and its place in it."""
+
+    raw: Raw
+    kinds: Bytes
+    at: Positions
+    """positions of the kind bytes"""
+    end: Positions
+    begins: Begins
+    """per transaction; the first is the one that was open before"""
+    transaction: Positions
+    seq: Positions
+    wanted: Mask
+    """not in a transaction that is logged already"""
+
+    def numbers(self, kind: int) -> list[int]:
+        return np.flatnonzero(self.kinds == kind).tolist()
+
+    def message(self, number: int) -> bytes:
+        return self.raw.data[self.at[number] - KIND_AT : self.end[number]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a part's messages ask for, with every relation bound to its target."""
+
+    units: list[tuple[Binding, Positions]]
+    """row messages, by number, of a relation as it was described at that place"""
+    truncations: list[tuple[int, Truncation]]
+    """by table"""
+    relations: dict[int, Described]
+    """as they are described at the end"""
+
+
+class Decoder:
+    """Takes the stream's messages in order and gives complete transactions, decoded, a cut at a time.
+
+    Transactions with a commit LSN below `position` are in the change log already and are left out whole.
+    """
+
+    def __init__(self, resolve: Resolver, position: Lsn) -> None:
+        self._resolve = resolve
+        self._position = position
+        self._relations: dict[int, Described] = {}
+        self._messages: list[bytes] = []
+        self._kinds = bytearray()
+        self._lengths: list[Positions] = []
+        self._commits = 0
+        self._open: _Open | None = None
+        self._held = _Found()
+        self.in_transaction = False
+        self.pending_bytes = 0
+        self.open_bytes = 0
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether a cut would hold a transaction, be it one without rows for us."""
+        return self._commits > 0
+
+    def feed(self, messages: Sequence[bytes]) -> None:
+        """Take CopyData payloads of XLogData ('w', its header, the pgoutput message), in the order of the stream."""
+        kinds = bytes(map(_kind_of, messages))
+        lengths = np.fromiter(map(len, messages), np.int64, len(kinds))
+        self._messages += messages
+        self._kinds += kinds
+        self._lengths.append(lengths)
+        total = int(lengths.sum())
+        self.pending_bytes += total
+        begin, commit = kinds.rfind(BEGIN), kinds.rfind(COMMIT)
+        if commit >= 0:
+            self._commits += kinds.count(COMMIT)
+            self.open_bytes = int(lengths[commit + 1 :].sum())
+        else:
+            self.open_bytes += total
+        if begin != commit:
+            self.in_transaction = begin > commit
+
+    def cut(self) -> Cut:
+        """Decode and remove all complete transactions; the open one stays."""
+        if not self._commits:
+            return Cut(self._position, 0, None, (), {}, {})
+        last = self._kinds.rfind(COMMIT)
+        part = self._part(last + 1)
+        plan = self._plan(part)
+        commit = parse_commit(self._messages[last])
+        found = self._take(plan, last + 1)
+        self._held, self._open, self._commits = _Found(), None, 0
+        tables = tuple(_decode(part, plan.units, found))
+        to_lsn = Lsn(max(self._position, commit.end_lsn))
+        self._position = to_lsn
+        return Cut(
+            to_lsn=to_lsn,
+            transactions=int(np.count_nonzero(part.wanted & (part.kinds == COMMIT))),
+            commit_ts=_STREAM_EPOCH + timedelta(microseconds=commit.commit_us),
+            tables=tables,
+            truncations={table: tuple(found.truncations[table]) for table in found.truncations},
+            refusals={
+                table: tuple(sorted(some.values(), key=_place)) for table, some in found.refusals.items() if some
+            },
+        )
+
+    def spill(self) -> tuple[DecodedTable, ...]:
+        """Decode and remove the rows that the open transaction has so far; its commit must still come.
+
+        What is complete must be cut before, because relations are described in the order of the stream.
+        """
+        if self._commits:
+            raise RuntimeError("spill() before cut(): complete transactions are waiting")
+        if not self.in_transaction:
+            return ()
+        part = self._part(len(self._messages))
+        plan = self._plan(part)
+        changes = int(np.count_nonzero(_IS_CHANGE[part.kinds])) + (self._open.changes if self._open else 0)
+        self._open = _Open(part.begins[-1], changes)
+        found = self._take(plan, len(self._messages))
+        return tuple(_decode(part, plan.units, found))
+
+    def _take(self, plan: _Plan, count: int) -> _Found:
+        """Let go of messages that are planned; nothing before this has changed the decoder."""
+        for table, truncation in plan.truncations:
+            self._held.truncate(table, truncation)
+        self._relations = plan.relations
+        lengths = self._all_lengths()
+        self._lengths = [lengths[count:]]
+        del self._messages[:count], self._kinds[:count]
+        self.pending_bytes -= int(lengths[:count].sum())
+        self.open_bytes = self.pending_bytes
+        return self._held
+
+    def _all_lengths(self) -> Positions:
+        return np.concatenate([np.empty(0, np.int64), *self._lengths])
+
+    def _part(self, count: int) -> _Part:
+        kinds = np.frombuffer(bytes(self._kinds[:count]), np.uint8)
+        self._require_order(kinds)
+        raw = Raw(self._messages[:count])
+        end = np.cumsum(self._all_lengths()[:count])
+        at = np.concatenate([[0], end[:-1]]) + KIND_AT
+        first = np.flatnonzero(kinds == BEGIN)
+        was = self._open or _Open(Begin(0, 0, 0), 0)
+        begins = parse_begins(raw, at[first], was.begin)
+        transaction = np.cumsum(kinds == BEGIN)
+        changes = np.cumsum(_IS_CHANGE[kinds])
+        before = np.concatenate([[-was.changes], changes[first]])
+        # A step of two leaves room for the insert that an update without a key ends in.
+        seq = 2 * (changes - 1 - before[transaction])
+        wanted = (begins.commit_lsn >= self._position)[transaction]
+        return _Part(raw, kinds, at, end, begins, transaction, seq, wanted)
+
+    def _require_order(self, kinds: Bytes) -> None:
+        """A row outside of a transaction, or one inside another, means that something in between was lost."""
+        step = (kinds == BEGIN).astype(np.int8) - (kinds == COMMIT).astype(np.int8)
+        depth = np.cumsum(step, dtype=np.int64) + (self._open is not None)
+        outside = (depth != 1) & _IS_CHANGE[kinds]
+        if (depth > 1).any() or (depth < 0).any() or outside.any():
+            raise SourceError(operation="reading the stream", cause="its transactions do not follow each other")
+        if not _IS_KNOWN[kinds].all():
+            raise SourceError(operation="reading the stream", cause="it holds a message of an unknown kind")
+
+    def _plan(self, part: _Part) -> _Plan:
+        described = {oid: [(0, was)] for oid, was in self._relations.items()}
+        for number in part.numbers(RELATION):
+            relation = parse_relation(part.message(number))
+            described.setdefault(relation.oid, []).append((number, Described(relation)))
+        return _Plan(
+            units=list(self._units(part, described)),
+            truncations=list(self._truncations(part, described)),
+            relations={oid: steps[-1][1] for oid, steps in described.items()},
+        )
+
+    def _units(self, part: _Part, described: _Descriptions) -> Iterator[tuple[Binding, Positions]]:
+        rows = np.flatnonzero(_IS_ROW[part.kinds] & part.wanted)
+        oids = part.raw.words(part.at[rows] + 1) >> np.uint64(32)
+        for oid, numbers in _by_relation(rows, oids, described):
+            steps = described[oid]
+            bounds = np.searchsorted(numbers, [number for number, _ in steps[1:]])
+            for (_, relation), some in zip(steps, np.split(numbers, bounds), strict=True):
+                if len(some) and (binding := relation.bind(self._resolve)) is not None:
+                    yield binding, some
+
+    def _truncations(self, part: _Part, described: _Descriptions) -> Iterator[tuple[int, Truncation]]:
+        for number in part.numbers(TRUNCATE):
+            if not part.wanted[number]:
+                continue
+            begin, seq = part.begins[part.transaction[number]], int(part.seq[number])
+            for oid in parse_truncate(part.message(number)):
+                relation = next((one for at, one in reversed(described.get(oid, [])) if at <= number), None)
+                if relation is None:
+                    raise SourceError(operation="reading the stream", cause=_UNDESCRIBED)
+                if (binding := relation.bind(self._resolve)) is not None:
+                    target = binding.target
+                    yield target.schema.oid, Truncation(Lsn(begin.commit_lsn), seq, target.leaf, target.predicate)
+
+
+def _place(refusal: Refusal) -> tuple[int, int]:
+    return refusal.commit_lsn, refusal.seq
+
+
+def _by_relation(
+    rows: Positions, oids: npt.NDArray[np.uint64], described: Iterable[int]
+) -> Iterator[tuple[int, Positions]]:
+    """Rows by relation, each relation's in their order."""
+    known = np.array(sorted(described), np.uint64)
+    index = np.minimum(np.searchsorted(known, oids), len(known) - 1)
+    if len(rows) and (not len(known) or (known[index] != oids).any()):
+        raise SourceError(operation="reading the stream", cause=_UNDESCRIBED)
+    # Short integers are sorted in linear time.
+    index = index.astype(np.uint16) if len(known) < 1 << 16 else index
+    order = np.argsort(index, kind="stable")
+    present, first = np.unique(index[order], return_index=True)
+    for one, numbers in zip(present.tolist(), np.split(rows[order], first[1:]), strict=False):
+        yield int(known[one]), numbers
+
+
+def _decode(part: _Part, units: list[tuple[Binding, Positions]], found: _Found) -> Iterator[DecodedTable]:
+    """The rows of each table and schema version, from all its relations, in one batch or as few as are allowed."""
+    by_table: dict[tuple[int, TableSchema], list[tuple[Binding, Positions]]] = {}
+    for binding, numbers in units:
+        by_table.setdefault((binding.target.version, binding.schema), []).append((binding, numbers))
+    for same in by_table.values():
+        waiting: list[DecodedTable] = []
+        size = 0
+        for binding, numbers in same:
+            for piece in _pieces(part, numbers, len(binding.relation.columns)):
+                table = _decode_piece(part, piece, binding, found)
+                if table is None:
+                    continue
+                raw_bytes = int((part.end[piece] - part.at[piece]).sum())
+                if waiting and size + raw_bytes > TABLE_BYTES:
+                    yield _joined(waiting)
+                    waiting, size = [], 0
+                waiting.append(table)
+                size += raw_bytes
+        if waiting:
+            yield _joined(waiting)
+
+
+def _pieces(part: _Part, numbers: Positions, columns: int) -> Iterator[Positions]:
+    """Rows in portions that stay in the processor's cache and keep the working memory small."""
+    most = max(1, _PIECE_CELLS // max(1, columns))
+    for begin in range(0, len(numbers), most):
+        some = numbers[begin : begin + most]
+        size = np.cumsum(part.end[some] - part.at[some])
+        portion = size // _PIECE_BYTES
+        yield from np.split(some, np.flatnonzero(np.diff(portion)) + 1)
+
+
+def _decode_piece(part: _Part, numbers: Positions, binding: Binding, found: _Found) -> DecodedTable | None:
+    begins = part.begins.take(part.transaction[numbers])
+    rows = Rows(
+        op=part.kinds[numbers],
+        at=part.at[numbers],
+        end=part.end[numbers],
+        commit_lsn=begins.commit_lsn,
+        seq=part.seq[numbers],
+        commit_us=begins.commit_us,
+        xid=begins.xid,
+    )
+    name, oid = str(binding.schema.id), binding.schema.oid
+    if binding.mismatch is not None:
+        found.refuse(oid, [rows.refusal(0, "SchemaChanged", table=name, cause=binding.mismatch)])
+        return None
+    try:
+        table, refusals = decode_rows(part.raw, rows, binding)
+    except MemoryError:
+        raise
+    except Exception as error:  # one table's trouble must not become another's
+        cause = type(error).__name__
+        log.warning("rows of %s could not be decoded: %s", name, cause)
+        found.refuse(oid, [rows.refusal(0, "TableError", table=name, cause=cause)])
+        return None
+    found.refuse(oid, refusals)
+    return table
+
+
+def _joined(tables: list[DecodedTable]) -> DecodedTable:
+    if len(tables) == 1:
+        return tables[0]
+    first = tables[0]
+    batch = pa.Table.from_batches([table.batch for table in tables]).combine_chunks().to_batches()[0]
+    lsn = batch.column(first.schema.meta.commit_lsn).to_numpy()
+    seq = batch.column(first.schema.meta.seq).to_numpy()
+    later = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (seq[1:] > seq[:-1]))
+    if not later.all():
+        # Rows of several partitions interleave.
+        batch = batch.take(pa.array(np.lexsort((seq, lsn))))
+    counts = ("inserts", "updates", "deletes", "key_changes", "unchanged")
+    sums = {name: sum(getattr(table, name) for table in tables) for name in counts}
+    return replace(first, batch=batch, **sums)

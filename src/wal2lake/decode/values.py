@@ -1,0 +1,217 @@
+"""PostgreSQL's text of values, a whole column at once, into Arrow arrays of the lake's types: exactly, or refused.
+
+The texts are those of a session with DateStyle ISO, IntervalStyle postgres, TimeZone UTC, extra_float_digits >= 1 and
+bytea_output hex. Arrow parses them in one go; only a column that it refuses is looked at again, to find which value
+does not fit and to keep the others.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..pgtypes import Kind, LakeType
+from .messages import Bytes, Mask, Positions
+
+_INLINE = 12
+# A view's position in its buffer has 31 bits.
+_REACH_BITS = 30
+_SAFE_DECIMAL_TEXT = 38
+_NUMBER = re.compile(r"(-?)0*(\d*?)(?:\.(\d*?)0*)?")
+_FORM = {
+    Kind.DATE: r"^\d{4}-\d\d-\d\d$",
+    Kind.TIMESTAMP: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?$",
+    Kind.TIMESTAMPTZ: r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d(:\d\d)?$",
+}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Texts that lie somewhere in a buffer, with at least 4 bytes before and 12 after each beginning."""
+
+    data: Bytes
+    start: Positions
+    length: Positions
+    valid: Mask | None = None
+    """None: no text is NULL. The length of a NULL is 0."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, row: int) -> bytes:
+        at = int(self.start[row])
+        return self.data[at : at + int(self.length[row])].tobytes()
+
+    def is_valid(self, row: int) -> bool:
+        return self.valid is None or bool(self.valid[row])
+
+    def without(self, rows: Mask) -> Slices:
+        """The same with NULL in some rows."""
+        valid = ~rows if self.valid is None else self.valid & ~rows
+        return replace(self, length=np.where(rows, 0, self.length), valid=valid)
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """The first row of a column with a value that its lake type can't hold, and what it is, without the value."""
+
+    row: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Converted:
+    array: pa.Array
+    unfit: Unfit | None = None
+
+
+@lru_cache(maxsize=256)
+def arrow_type(lake: LakeType) -> pa.DataType:
+    return lake.arrow
+
+
+def convert(text: Slices, lake: LakeType) -> Converted:
+    """The column of a scalar lake type. A value that does not fit is NULL in it and reported."""
+    match lake.kind:
+        case Kind.BOOLEAN:
+            return Converted(pa.array(text.data[text.start] == ord("t"), mask=_nulls(text)))
+        case Kind.STRING:
+            return _strings(text)
+        case Kind.BINARY:
+            return Converted(_binary(text))
+    try:
+        return Converted(_parsed(text, lake))
+    except pa.ArrowInvalid:
+        return _parsed_singly(text, lake) if lake.kind not in _FORM else _parsed_by_form(text, lake)
+
+
+def views(text: Slices, type: pa.DataType) -> pa.Array:
+    """The texts as an Arrow view array, which lets them stay where they are."""
+    count = len(text)
+    # One read takes the text's beginning, after four bytes that make room for its length.
+    sixteen: npt.NDArray[np.void] = np.ndarray((len(text.data) - 15,), "V16", text.data, strides=(1,))
+    view = sixteen[text.start - 4].view(np.int32).reshape(-1, 4)
+    view[:, 0] = text.length
+    # The view of a text that is longer than its twelve bytes holds the buffer's number and the position in it.
+    far = text.length > _INLINE
+    if far.any():
+        np.copyto(view[:, 2], text.start >> _REACH_BITS, where=far, casting="same_kind")
+        np.copyto(view[:, 3], text.start & ((1 << _REACH_BITS) - 1), where=far, casting="same_kind")
+    # Buffers overlap, so that a text of up to a gigabyte, PostgreSQL's limit, lies whole in the one it begins in.
+    reach = range(0, len(text.data), 1 << _REACH_BITS)
+    buffers = [pa.py_buffer(text.data[begin : begin + (2 << _REACH_BITS)]) for begin in reach]
+    return pa.Array.from_buffers(type, count, [_bitmap(text), pa.py_buffer(view), *buffers])
+
+
+def contiguous(text: Slices) -> tuple[Bytes, Positions]:
+    """The bytes of all texts one after the other, and the offsets between them."""
+    array = views(text, pa.binary_view()).cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    at = np.frombuffer(offsets, np.int64, len(array) + 1)
+    return np.frombuffer(data, np.uint8, int(at[-1])) if at[-1] else np.empty(0, np.uint8), at
+
+
+def _bitmap(text: Slices) -> pa.Buffer | None:
+    return None if text.valid is None else pa.py_buffer(np.packbits(text.valid, bitorder="little"))
+
+
+def _nulls(text: Slices) -> Mask | None:
+    return None if text.valid is None else ~text.valid
+
+
+def _parsed(text: Slices, lake: LakeType) -> pa.Array:
+    if lake.kind is Kind.DECIMAL and len(text) and int(text.length.max()) > _SAFE_DECIMAL_TEXT:
+        # 128 bits may overflow unnoticed on more digits than this.
+        raise pa.ArrowInvalid
+    array = views(text, pa.string_view())
+    if lake.kind in _FORM:
+        array = array.cast(pa.string())
+    return array.cast(arrow_type(lake))
+
+
+def _strings(text: Slices) -> Converted:
+    array = views(text, pa.binary_view())
+    try:
+        return Converted(array.cast(pa.string()))
+    except pa.ArrowInvalid:
+        # A database with encoding SQL_ASCII sends whatever bytes it was given.
+        broken = np.fromiter((not _is_utf8(value) for value in array.to_pylist()), np.bool_, len(text))
+        rest = views(text.without(broken), pa.binary_view()).cast(pa.string())
+        return Converted(rest, Unfit(int(broken.argmax()), "bytes that are not UTF-8"))
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _binary(text: Slices) -> pa.Array:
+    digits = replace(text, start=text.start + 2, length=np.maximum(text.length - 2, 0))
+    data, offsets = contiguous(digits)
+    if len(text) and (text.data[text.start[text.length > 0]] != ord("\\")).any():
+        raise ValueError("bytea_output is not hex")
+    value = pa.py_buffer(binascii.unhexlify(data.data))
+    at = pa.py_buffer((offsets // 2).astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(text), [_bitmap(text), at, value])
+
+
+def _parsed_by_form(text: Slices, lake: LakeType) -> Converted:
+    fits = pc.match_substring_regex(views(text, pa.string_view()).cast(pa.string()), _FORM[lake.kind])
+    bad = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
+    row = int(bad.argmax())
+    return Converted(_parsed(text.without(bad), lake), Unfit(row, _describe(text[row].decode(errors="replace"))))
+
+
+def _parsed_singly(text: Slices, lake: LakeType) -> Converted:
+    parse: Callable[[str, LakeType], object | None] = _decimal if lake.kind is Kind.DECIMAL else _number
+    values: list[object | None] = []
+    unfit: Unfit | None = None
+    for row in range(len(text)):
+        value = parse(text[row].decode(errors="replace"), lake) if text.is_valid(row) else None
+        if value is None and text.is_valid(row) and unfit is None:
+            unfit = Unfit(row, _describe(text[row].decode(errors="replace")))
+        values.append(value)
+    return Converted(pa.array(values, lake.arrow), unfit)
+
+
+def _decimal(text: str, lake: LakeType) -> Decimal | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    sign, whole, fraction = match[1], match[2], match[3] or ""
+    if len(whole) > lake.precision - lake.scale or len(fraction) > lake.scale:
+        return None
+    return Decimal(f"{sign}{whole or '0'}.{fraction}")
+
+
+def _number(text: str, lake: LakeType) -> object | None:
+    try:
+        value: object = pa.array([text]).cast(lake.arrow)[0].as_py()
+    except pa.ArrowInvalid:
+        return None
+    return value
+
+
+def _describe(text: str) -> str:
+    match text.lower():
+        case "nan":
+            return "NaN"
+        case "infinity" | "-infinity":
+            return "infinity"
+    if _NUMBER.fullmatch(text):
+        return "a number with more digits"
+    if re.match(r"\d{4,}-\d\d-\d\d", text):
+        return "a date before year 1 or after 9999"
+    return "a text of another type"

@@ -1,0 +1,301 @@
+"""The lake, as the rest of the product knows it: where each table stands, copy it, bring changes into it.
+
+Every promise about positions is kept here: a table's rows and its position record appear in one commit, and what a
+commit did is always read back from the table itself, never assumed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import faults
+from ..errors import CommitFailed, ForeignTable, LakeUnwritable, TableError, Wal2LakeError
+from ..schema import TableId
+from ..source.model import CopySource, ExportedSnapshot
+from .failure import copy_failure, lake_failure
+from .iceberg import IcebergTables
+from .intent import Intent, Intents, occupied, unreferenced
+from .model import Applied, Batch
+from .names import OURS
+from .plan import How, plan
+from .session import Driver
+from .table import Found, Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..config import Config
+
+log = logging.getLogger(__name__)
+
+_RESERVED_COLUMNS = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+
+
+class Lake:
+    """All lake tables of one configuration. Methods may be called from several threads, one per table at a time."""
+
+    def __init__(self, config: Config, spark: SparkSession | None = None) -> None:
+        self._path = Path(config.lake.path).absolute()
+        self._driver = Driver(config, spark)
+        self._tables = IcebergTables(config)
+        self._intents = Intents(self._path / OURS / "copies")
+        self._starting = threading.Lock()
+        self._started = False
+        self._busy: set[str] = set()
+
+    def start(self) -> None:
+        """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError."""
+        with self._starting:
+            if self._started:
+                return
+            self._require_writable()
+            self._driver.start(self._tables.settings())
+            with self._work("opening the catalog", "the lake") as session:
+                self._tables.find(session, TableId("wal2lake", "wal2lake"))
+            self._started = True
+
+    def stop(self) -> None:
+        """End the Spark that `start` began; a session that was given goes on. Safe from any thread, and twice."""
+        self._driver.stop()
+
+    def cancel(self) -> None:
+        """Let the work under way fail now, so that a stop is quick; no commit is half made by that."""
+        self._driver.cancel()
+
+    def applied(self, table: TableId, source_id: str) -> Applied | None:
+        """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours."""
+        with self._work("reading", table) as session:
+            found = self._own(session, table, source_id)
+        return None if found is None else _applied(found, table)
+
+    def copy(
+        self,
+        source: CopySource,
+        snapshot: ExportedSnapshot,
+        source_id: str,
+        manifest: int,
+        progress: Callable[[int], None],
+    ) -> Applied:
+        """Make or replace a table from the source at a snapshot, in one commit; `manifest` is the last one before it.
+
+        Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit its lake type.
+        """
+        table = source.schema.id
+        _require_carriable(source)
+        settings = self._tables.commit_settings(Record(snapshot.lsn, manifest, 0))
+        with self._claimed(source_id), self._work("copying", table, copy=True) as quiet:
+            found = self._own(quiet, table, source_id)
+            self._clear(quiet, source_id)
+            self._note(table, source_id, found)
+            try:
+                with self._driver.session(f"copy of {table}", settings) as session:
+                    self._write_copy(session, source, snapshot, source_id, found is not None, progress)
+            except BaseException as error:
+                self._after_failed_copy(source_id, error)
+                raise
+            faults.reached(faults.COPY_WRITTEN)
+            self._intents.remove(source_id)
+            made = self._own(quiet, table, source_id)
+        if made is None:
+            raise _gone(table)
+        progress(made.rows)
+        return _applied(made, table)
+
+    def apply(self, applied: Applied, batch: Batch, source_id: str) -> Applied:
+        """Bring a batch into its table in one commit, or find that it is there already; the record afterwards.
+
+        Raises CopyNeeded where the table has to be copied anew, CommitFailed, CommitUnknown or another LakeError.
+        """
+        schema, table = applied.schema, applied.schema.id
+        planned = plan(schema, batch)
+        if planned.how is How.NOTHING:
+            return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+        from .apply import apply
+
+        record = Record(batch.to_lsn, batch.to_manifest, applied.changes + batch.changes)
+        try:
+            with self._work("applying changes to", table, self._tables.commit_settings(record)) as session:
+                if (already := self._already(session, applied, batch, source_id)) is not None:
+                    return already
+                apply(session, self._tables, schema, batch, planned)
+                faults.reached(faults.LAKE_COMMITTED)
+                return self._now(session, table, source_id)
+        except Wal2LakeError as error:
+            # The commit may have gone through all the same: only the table knows.
+            return self._despite(error, applied, batch, source_id)
+
+    def drop(self, table: TableId) -> None:
+        """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable."""
+        with self._work("dropping", table) as session:
+            found = self._tables.find(session, table)
+            if found is None:
+                return
+            if found.source is None:
+                raise _foreign(table)
+            self._intents.write(Intent(found.source, table, found.location, True, time.time()))
+            self._tables.drop(session, table)
+            self._clear(session, found.source)
+
+    def sweep(self) -> int:
+        """Remove what interrupted copies and drops left behind; how many there were."""
+        swept = 0
+        for intent in list(self._intents.all()):
+            if intent.source in self._busy:
+                continue
+            with self._work("sweeping", intent.table) as session:
+                self._clear(session, intent.source)
+            swept += 1
+        return swept
+
+    @contextmanager
+    def _work(
+        self, operation: str, table: TableId | str, settings: dict[str, str] | None = None, copy: bool = False
+    ) -> Iterator[SparkSession]:
+        """A session for one piece of work; what fails in it comes out as an error of ours."""
+        try:
+            with self._driver.session(f"{operation} {table}", settings) as session:
+                yield session
+        except Wal2LakeError:
+            raise
+        except Exception as error:
+            if copy and isinstance(table, TableId):
+                raise copy_failure(error, table, str(self._path)) from error
+            raise lake_failure(error, table, operation, str(self._path)) from error
+
+    def _require_writable(self) -> None:
+        try:
+            (self._path / OURS).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._path):
+                pass
+        except OSError as error:
+            raise LakeUnwritable(path=str(self._path), cause=error.strerror) from error
+
+    def _own(self, session: SparkSession, table: TableId, source_id: str) -> Found | None:
+        found = self._tables.find(session, table)
+        if found is not None and found.source != source_id:
+            raise _foreign(table)
+        return found
+
+    def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
+        found = self._own(session, table, source_id)
+        if found is None:
+            raise _gone(table)
+        return _applied(found, table)
+
+    def _already(self, session: SparkSession, applied: Applied, batch: Batch, source_id: str) -> Applied | None:
+        """The record if the batch is in the table; None if the table is exactly where `applied` says."""
+        now = self._now(session, applied.schema.id, source_id)
+        if now.manifest >= batch.to_manifest:
+            return now
+        if now.manifest > applied.manifest:
+            raise CommitFailed(table=str(applied.schema.id), cause="the table has moved on since it was looked at")
+        # Batches without effect move the position without a commit, but never the count of changes.
+        if now.changes != applied.changes:
+            raise TableError(
+                table=str(applied.schema.id), cause="its lake table was set back to an earlier version",
+                remedy=f"copy it anew with: wal2lake tables resync '{applied.schema.id}'",
+            )  # fmt: skip
+        return None
+
+    def _despite(self, error: Wal2LakeError, applied: Applied, batch: Batch, source_id: str) -> Applied:
+        try:
+            now = self.applied(applied.schema.id, source_id)
+        except Wal2LakeError:
+            raise error from error.__cause__
+        if now is not None and now.manifest >= batch.to_manifest:
+            return now
+        raise error
+
+    @contextmanager
+    def _claimed(self, source_id: str) -> Iterator[None]:
+        self._busy.add(source_id)
+        try:
+            yield
+        finally:
+            self._busy.discard(source_id)
+
+    def _write_copy(
+        self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str, exists: bool,
+        progress: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        from . import snapshot as copying
+
+        rows = copying.read(session, source, snapshot, self._driver.cores)
+        with copying.watched(session, self._driver.group(), progress):
+            if exists:
+                self._tables.replace(session, rows, source.schema, source_id)
+            else:
+                self._tables.create(session, rows, source.schema, source_id)
+
+    def _note(self, table: TableId, source_id: str, found: Found | None) -> None:
+        location = Path(found.location) if found is not None else self._tables.location(table)
+        if found is None and location is not None and occupied(location):
+            raise ForeignTable(table=str(table), lake_table=f"directory {location}")
+        text = None if location is None else str(location)
+        self._intents.write(Intent(source_id, table, text, found is None, time.time()))
+
+    def _after_failed_copy(self, source_id: str, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            return
+        try:
+            with self._driver.session("cleaning up after a copy") as session:
+                self._clear(session, source_id)
+        except Exception:
+            # The note stays, and the next copy or sweep does it.
+            log.debug("cleaning up after a failed copy", exc_info=True)
+
+    def _clear(self, session: SparkSession, source_id: str) -> None:
+        """Finish what a note speaks of: nothing stays but what the catalog's table refers to."""
+        intent = self._intents.find(source_id)
+        if intent is None:
+            return
+        found = self._tables.find(session, intent.table)
+        location = None if intent.location is None else Path(intent.location)
+        if found is None and intent.ours and location is not None and location.is_relative_to(self._path):
+            shutil.rmtree(location, ignore_errors=True)
+        elif found is not None and found.source == source_id and location is not None:
+            for path in list(unreferenced(location, self._tables.files(session, intent.table), intent.began)):
+                path.unlink(missing_ok=True)
+        log.info("cleared what an interrupted copy of %s left", intent.table)
+        self._intents.remove(source_id)
+
+
+def _applied(found: Found, table: TableId) -> Applied:
+    if found.record is None or found.schema is None:
+        raise TableError(
+            table=str(table), cause="its lake table has lost its position",
+            remedy=f"copy it anew with: wal2lake tables resync '{table}'",
+        )  # fmt: skip
+    record = found.record
+    return Applied(record.lsn, record.manifest, record.changes, found.rows, found.schema)
+
+
+def _foreign(table: TableId) -> ForeignTable:
+    return ForeignTable(table=str(table), lake_table=f"lake.{table}")
+
+
+def _gone(table: TableId) -> TableError:
+    return TableError(
+        table=str(table), cause="its lake table is gone", remedy=f"copy it anew with: wal2lake tables resync '{table}'"
+    )
+
+
+def _require_carriable(source: CopySource) -> None:
+    table = str(source.schema.id)
+    remedy = "rename the column, or leave the table out with [[groups]] exclude"
+    for name in source.schema.names:
+        if name in _RESERVED_COLUMNS:
+            raise TableError(table=table, cause=f"Iceberg keeps the column name {name} for itself", remedy=remedy)
+    if not source.schema.columns:
+        raise TableError(table=table, cause="it has no columns", remedy="leave it out with [[groups]] exclude")

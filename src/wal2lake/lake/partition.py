@@ -1,0 +1,205 @@
+"""Which rows are in a partition: PostgreSQL's constraint text into a condition of Spark SQL.
+
+    ((d IS NOT NULL) AND (d >= '2024-01-01'::date))   ──►   (`d` IS NOT NULL) AND (`d` >= DATE'2024-01-01')
+
+Only what means the same on both sides is translated: equality of numbers, dates, timestamps, booleans, text and uuid,
+and order of all but text, whose order depends on the collation. Everything else is `Untranslatable`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ..pgtypes import Kind
+from ..schema import Column, TableSchema
+from .names import literal, quoted
+
+
+class Untranslatable(Exception):
+    """the condition of a partition has no exact counterpart in the lake"""
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<string>'(?:[^']|'')*')
+  | (?P<quoted>"(?:[^"]|"")*")
+  | (?P<number>\d+(?:\.\d+)?)
+  | (?P<cast>::\s*(?:timestamp\ with(?:out)?\ time\ zone|character\ varying|[a-z_][a-z0-9_]*)(?:\(\d+(?:,-?\d+)?\))?)
+  | (?P<word>[A-Za-z_\u0080-\uffff][\w$]*)
+  | (?P<sign><=|>=|<>|[()=<>,\[\]])
+)""",
+    re.VERBOSE,
+)
+# Types whose text tells equal values from unequal ones: text, varchar, uuid.
+_EQUAL_BY_TEXT = {25, 1043, 2950}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?")
+_ZONE = re.compile(r"([+-]\d\d)(?::?(\d\d))?(?::\d\d)?")
+
+
+def translate(constraint: str | None, schema: TableSchema) -> str:
+    """The condition in Spark SQL over the table's columns. Raises Untranslatable."""
+    if not constraint:
+        raise Untranslatable
+    parser = _Parser(constraint, schema)
+    condition = parser.either()
+    parser.end()
+    return f"coalesce({condition}, false)"
+
+
+class _Parser:
+    def __init__(self, text: str, schema: TableSchema) -> None:
+        self._tokens = list(_tokens(text))
+        self._at = 0
+        self._columns = {column.name: column for column in schema.columns}
+
+    def end(self) -> None:
+        if self._at != len(self._tokens):
+            raise Untranslatable
+
+    def either(self) -> str:
+        parts = [self._both()]
+        while self._take("OR"):
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else "(" + " OR ".join(parts) + ")"
+
+    def _both(self) -> str:
+        parts = [self._one()]
+        while self._take("AND"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else "(" + " AND ".join(parts) + ")"
+
+    def _one(self) -> str:
+        if self._take("NOT"):
+            return f"(NOT {self._one()})"
+        start = self._at
+        column = self._column()
+        if column is not None:
+            return self._test(column)
+        self._at = start
+        self._need("(")
+        inner = self.either()
+        self._need(")")
+        return inner
+
+    def _column(self) -> Column | None:
+        """A column, perhaps in parentheses, perhaps cast to text; None if something else stands here."""
+        depth = 0
+        while self._take("("):
+            depth += 1
+        kind, text = self._peek()
+        name = text[1:-1].replace('""', '"') if kind == "quoted" else text
+        if kind not in ("word", "quoted") or name not in self._columns:
+            return None
+        self._at += 1
+        while depth and self._take(")"):
+            depth -= 1
+        if depth:
+            return None
+        column = self._columns[name]
+        cast = self._next()[1] if self._peek()[0] == "cast" else None
+        if cast is not None and (cast != "::text" or column.type_oid not in _EQUAL_BY_TEXT):
+            raise Untranslatable
+        return column
+
+    def _test(self, column: Column) -> str:
+        name = quoted(column.name)
+        if self._take("IS"):
+            negated = "NOT " if self._take("NOT") else ""
+            self._need("NULL")
+            return f"({name} IS {negated}NULL)"
+        operator = self._next()[1]
+        if operator not in ("=", "<", ">", "<=", ">="):
+            raise Untranslatable
+        if operator == "=" and self._take("ANY"):
+            return f"({name} IN ({', '.join(self._array(column))}))"
+        if operator != "=" and column.lake.kind in (Kind.STRING, Kind.BOOLEAN):
+            raise Untranslatable
+        return f"({name} {operator} {self._value(column)})"
+
+    def _array(self, column: Column) -> list[str]:
+        self._need("(")
+        self._need("ARRAY")
+        self._need("[")
+        values = [self._value(column)]
+        while self._take(","):
+            values.append(self._value(column))
+        self._need("]")
+        self._need(")")
+        return values
+
+    def _value(self, column: Column) -> str:
+        wrapped = self._take("(")
+        kind, text = self._next()
+        if wrapped:
+            self._need(")")
+        if self._peek()[0] == "cast":
+            self._next()
+        if kind == "string":
+            return _constant(text[1:-1].replace("''", "'"), column)
+        if kind == "number" or text in ("true", "false"):
+            return _constant(text, column)
+        raise Untranslatable
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
+
+    def _next(self) -> tuple[str, str]:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _take(self, text: str) -> bool:
+        kind, found = self._peek()
+        if found == text and kind in ("word", "sign"):
+            self._at += 1
+            return True
+        return False
+
+    def _need(self, text: str) -> None:
+        if not self._take(text):
+            raise Untranslatable
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise Untranslatable
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
+
+
+_FORMS: Mapping[Kind, tuple[re.Pattern[str], str]] = {
+    Kind.INT: (re.compile(r"-?\d{1,19}"), "{}L"),
+    Kind.LONG: (re.compile(r"-?\d{1,19}"), "{}L"),
+    Kind.DECIMAL: (re.compile(r"-?(?=[\d.]{1,38}$)\d+(\.\d+)?"), "{}BD"),
+    Kind.BOOLEAN: (re.compile("true|false"), "{}"),
+    Kind.DATE: (_DATE, "DATE'{}'"),
+    Kind.TIMESTAMP: (_TIMESTAMP, "TIMESTAMP_NTZ'{}'"),
+}
+
+
+def _constant(text: str, column: Column) -> str:
+    lake = column.lake
+    if lake.is_list:
+        raise Untranslatable
+    if lake.kind is Kind.STRING and column.type_oid in _EQUAL_BY_TEXT:
+        return literal(text)
+    if lake.kind is Kind.TIMESTAMPTZ:
+        return _instant(text)
+    form, spelled = _FORMS.get(lake.kind, (None, ""))
+    if form is None or not form.fullmatch(text):
+        raise Untranslatable
+    return spelled.format(text)
+
+
+def _instant(text: str) -> str:
+    match = _TIMESTAMP.match(text)
+    zone = _ZONE.fullmatch(text, match.end()) if match else None
+    if match is None or zone is None or zone[0].count(":") == 2:
+        raise Untranslatable
+    return f"TIMESTAMP'{match[0]}{zone[1]}:{zone[2] or '00'}'"

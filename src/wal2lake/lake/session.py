@@ -1,0 +1,327 @@
+"""The Spark driver: started once, quiet, ended with this process; and the sessions that work is done in.
+
+Every piece of work gets a session of its own for its duration, because the position of a commit travels as session
+configuration and must never reach another table's commit. A user's own session is only ever asked for new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ..errors import SparkUnavailable
+from . import jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..config import Config
+
+log = logging.getLogger(__name__)
+
+OLDEST_JAVA = 17
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_START = threading.Lock()
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark would run on; None without one."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', result.stderr + result.stdout)
+    return int(match[1]) if match else None
+
+
+def session_settings(cores: int) -> dict[str, str]:
+    """What each of our sessions is set to; the user's own configuration stands above it."""
+    return {
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.adaptive.enabled": "false",
+        # Listing the segments of a long backlog would otherwise be a Spark job of its own.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        "spark.sql.legacy.charVarcharAsString": "true",
+        # Filters that look into the other side of a join cost planning and save nothing here.
+        "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+        "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+        "spark.sql.maxMetadataStringLength": "20",
+    }
+
+
+class Driver:
+    """The JVM. `start` begins it (or takes the user's session), `stop` ends only what `start` began."""
+
+    def __init__(self, config: Config, spark: SparkSession | None = None) -> None:
+        self._config = config
+        self._given = spark
+        self._root: SparkSession | None = None
+        self._gateway: Any = None
+        self._output: IO[bytes] | None = None
+        self._idle: list[SparkSession] = []
+        self._settings: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._groups: set[str] = set()
+        self._stopping = False
+
+    def start(self, settings: Mapping[str, str]) -> None:
+        """Start the JVM. `settings` are the catalog's, for every session. Raises SparkUnavailable."""
+        if self._given is not None:
+            _require_jars(self._given)
+            self._root = self._given
+        elif self._root is None:
+            with _START:
+                self._root = self._launch()
+        cores = self._root.sparkContext.defaultParallelism
+        self._settings = {**session_settings(cores), **self._user_sql_settings(), **settings}
+
+    @property
+    def root(self) -> SparkSession:
+        if self._root is None or self._stopping:
+            raise SparkUnavailable(cause="it is stopped", remedy="start it again")
+        return self._root
+
+    @property
+    def cores(self) -> int:
+        return int(self.root.sparkContext.defaultParallelism)
+
+    @property
+    def jvm(self) -> Any:
+        return self.root._jvm
+
+    @contextmanager
+    def session(self, label: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+        """A session for one piece of work, with settings for its duration alone.
+
+        A session whose work failed is not used again, so that nothing of it can reach another commit.
+        """
+        with self._lock:
+            session = self._idle.pop() if self._idle else None
+        session = session if session is not None else self._fresh()
+        for name, value in (settings or {}).items():
+            session.conf.set(name, value)
+        with self.job_group(label), _active(session):
+            yield session
+        for name in settings or {}:
+            session.conf.unset(name)
+        with self._lock:
+            self._idle.append(session)
+
+    def group(self) -> str:
+        """The name of the job group of the calling thread's work."""
+        return f"wal2lake-{id(self):x}-{threading.get_ident():x}"
+
+    @contextmanager
+    def job_group(self, label: str) -> Iterator[str]:
+        context = self.root.sparkContext
+        group = self.group()
+        with self._lock:
+            self._groups.add(group)
+        context.setJobGroup(group, label, interruptOnCancel=True)
+        try:
+            yield group
+        finally:
+            with self._lock:
+                self._groups.discard(group)
+            if not self._stopping:
+                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                    context.setLocalProperty(name, None)
+
+    def cancel(self) -> None:
+        """Cancel the jobs that run for us; work under way fails soon after."""
+        root = self._root
+        if root is None:
+            return
+        with self._lock:
+            groups = list(self._groups)
+        for group in groups:
+            root.sparkContext.cancelJobGroup(group)
+
+    def stop(self) -> None:
+        """End the JVM if it is ours. Safe from any thread, and more than once."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            root, self._root, self._idle = self._root, None, []
+        if root is None or self._given is not None:
+            return
+        try:
+            root.stop()
+        except Exception:
+            log.debug("stopping Spark", exc_info=True)
+        _end(self._gateway)
+        if self._output is not None:
+            self._output.close()
+
+    def _fresh(self) -> SparkSession:
+        session = self.root.newSession()
+        for name, value in self._settings.items():
+            session.conf.set(name, value)
+        return session
+
+    def _user_sql_settings(self) -> dict[str, str]:
+        # What is fixed at the start (extensions, static settings) is already in the session.
+        given = self._config.spark.conf
+        return {
+            name: value for name, value in given.items() if self._given is None and name in session_settings(1)
+        }  # fmt: skip
+
+    def _launch(self) -> SparkSession:
+        version = java_version()
+        if version is None or version < OLDEST_JAVA:
+            raise SparkUnavailable(
+                cause="Java is not installed" if version is None else f"Java {version} is too old, it needs 17 or newer"
+            )
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        if SparkContext._active_spark_context is not None:
+            raise SparkUnavailable(
+                cause="another Spark session is active in this process", remedy="pass that session to Mirror"
+            )
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        spark = self._config.spark
+        debug = log.isEnabledFor(logging.DEBUG)
+        paths = jars.ensure(spark.conf)
+        conf = SparkConf(loadDefaults=False)
+        for name, value in driver_settings(spark.master, spark.conf, paths, debug=debug).items():
+            conf.set(name, value)
+        self._output = None if debug else tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
+        # Its own process group: Ctrl-C in the terminal reaches us, and we end the JVM when our work is put down.
+        popen = {"start_new_session": True, "stdout": self._output or sys.stderr, "stderr": self._output}
+        try:
+            self._gateway = launch_gateway(conf, popen)
+            return SparkSession(SparkContext(conf=conf, gateway=self._gateway))
+        except Exception as error:
+            reason = _last_words(self._output)
+            _end(self._gateway)
+            raise SparkUnavailable(
+                cause=f"its JVM did not come up{reason}",
+                remedy="see [spark] master and conf; run with --debug to see Spark's own messages",
+            ) from error
+
+
+def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *, debug: bool = False) -> dict[str, str]:
+    """The whole configuration of our own driver: ours, under what the user gave, with jars and extensions merged."""
+    settings = {
+        "spark.app.name": "wal2lake",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": EXTENSIONS,
+        "spark.cleaner.periodicGC.interval": "15min",
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+        **session_settings(1),
+    }
+    settings.pop("spark.sql.shuffle.partitions")
+    settings |= given
+    settings["spark.master"] = master
+    local = master.startswith("local")
+    if local:
+        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
+        settings.setdefault("spark.driver.host", "127.0.0.1")
+    _merge(settings, "spark.driver.extraClassPath" if local else "spark.jars", paths, os.pathsep if local else ",")
+    if EXTENSIONS not in settings["spark.sql.extensions"]:
+        settings["spark.sql.extensions"] += f",{EXTENSIONS}"
+    level = "warn" if debug else "off"
+    log4j = Path(__file__).with_name("log4j2.properties").as_uri()
+    options = f"-Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
+    settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
+    return settings
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Catalogs are configured from the session that is active in the JVM's thread, whichever session is asked."""
+    jvm: Any = session._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _merge(settings: dict[str, str], name: str, paths: list[Path], separator: str) -> None:
+    settings[name] = separator.join([*filter(None, [settings.get(name)]), *map(str, paths)])
+
+
+def _require_jars(spark: SparkSession) -> None:
+    needed = {
+        "org.apache.iceberg.spark.SparkCatalog": jars.ICEBERG,
+        "org.sqlite.JDBC": jars.SQLITE,
+        "org.postgresql.Driver": jars.POSTGRESQL,
+    }
+    jvm: Any = spark._jvm
+    loader = jvm.org.apache.spark.util.Utils
+    missing = [jar.coordinate for name, jar in needed.items() if not loader.classIsLoadable(name)]
+    if missing:
+        raise SparkUnavailable(
+            cause="the given Spark session lacks " + ", ".join(missing),
+            remedy="build it with spark.jars.packages=" + ",".join(jar.coordinate for jar in jars.NEEDED),
+        )
+
+
+def _last_words(output: IO[bytes] | None) -> str:
+    """Why the JVM went away, from what it printed: a bad setting, no memory. Nothing of any row is in there yet."""
+    if output is None:
+        return ""
+    output.seek(0)
+    lines = output.read().decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith(
+            ("Error", "Exception", "Unrecognized", "Invalid", "Could not", "OpenJDK 64-Bit Server VM w")
+        ):
+            return f" ({line.strip()[:200]})"
+    return ""
+
+
+def _end(gateway: Any) -> None:
+    if gateway is None:
+        return
+    from pyspark import SparkContext
+
+    try:
+        gateway.shutdown()
+    except Exception:
+        log.debug("closing the gateway", exc_info=True)
+    if SparkContext._gateway is gateway:
+        # PySpark would hand the dead gateway to the next context of this process.
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+    process = gateway.proc
+    if process is None:
+        return
+    process.stdin.close()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

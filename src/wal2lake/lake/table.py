@@ -1,0 +1,74 @@
+"""The contract of a lake table format: what the copy and the apply ask of it.
+
+Every write is one commit that carries the position record with the rows. Sessions come from `session.Driver`; the
+record travels as session configuration (`commit_settings`), so a session serves one commit at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ..position import Lsn
+from ..schema import TableId, TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Record:
+    """The position record of a commit."""
+
+    lsn: Lsn
+    manifest: int
+    changes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a lake table says of itself."""
+
+    source: str | None
+    """the id of the source table that it was made from; None: wal2lake did not make it"""
+    schema: TableSchema | None
+    record: Record | None
+    """the newest record in the table's current history; None if no commit of ours is in it"""
+    rows: int
+    location: str
+
+
+class TableFormat(Protocol):
+    row_address: tuple[str, str]
+    """two metadata columns that together tell one stored row from every other, at one version of the table"""
+
+    def settings(self) -> Mapping[str, str]:
+        """Session configuration that lets a session see the tables."""
+
+    def commit_settings(self, record: Record) -> Mapping[str, str]:
+        """Session configuration that puts the record into each commit of the session."""
+
+    def sql_name(self, table: TableId) -> str:
+        """The table in Spark SQL, whether or not it exists."""
+
+    def find(self, session: SparkSession, table: TableId) -> Found | None:
+        """The table as it is now, never from a cache; None if there is no table of that name."""
+
+    def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
+        """Make the table with these rows, in one commit. Fails if a table of that name exists."""
+
+    def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
+        """Put these rows, columns and properties in the place of the table's, in one commit."""
+
+    def append(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
+        """Add rows, in one commit. Fails if the table does not exist."""
+
+    def overwrite(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
+        """Put these rows in the place of all rows, in one commit. Fails if the table does not exist."""
+
+    def drop(self, session: SparkSession, table: TableId) -> None:
+        """Remove the table and its files; nothing happens if there is none."""
+
+    def files(self, session: SparkSession, table: TableId) -> frozenset[str]:
+        """Every file that any version of the table refers to; empty if there is no table."""

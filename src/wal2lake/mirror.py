@@ -1,0 +1,226 @@
+"""The mirror: what the command line does, with objects.
+
+    from wal2lake import Mirror, load_config
+    Mirror(load_config()).run_once()
+
+Only `run` and `run_once` start Spark; all else asks the state store and the source, whether or not a run is active.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from .changelog import ChangeLog
+from .config import Config, GroupConfig
+from .control.preflight import Finding
+from .control.preflight import check as preflight
+from .control.state import Mode, TableState
+from .control.store import GroupLease, StateStore, TableRecord
+from .errors import TableMissing
+from .observe.progress import Progress, Silent
+from .observe.status import GroupStatus, Status, TableStatus
+from .position import Lsn
+from .schema import TableId
+from .source.database import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession  # noqa: TID251 - for the type alone
+
+    from .control.scheduler import GroupScheduler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OnceResult:
+    """How a `run_once` ended: tables that reached the position, and those that did not, with their errors."""
+
+    reached: tuple[TableStatus, ...]
+    missed: tuple[TableStatus, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.missed
+
+
+class Mirror:
+    def __init__(self, config: Config, spark: SparkSession | None = None, progress: Progress | None = None) -> None:
+        self._config, self._spark = config, spark
+        self._progress: Progress = progress or Silent()
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Mirror until `stop` is set."""
+        self._run(stop or threading.Event(), once=False)
+
+    def run_once(self, stop: threading.Event | None = None) -> OnceResult:
+        """Copy what is pending, and bring all that was committed before the start into the lake."""
+        records = self._run(stop or threading.Event(), once=True)
+        now = datetime.now(UTC)
+        tables = [_table_status(record, None, now) for record in records]
+        done = {TableState.CATCHUP, TableState.STREAMING, TableState.PAUSED}
+        return OnceResult(
+            reached=tuple(table for table in tables if table.state in done),
+            missed=tuple(table for table in tables if table.state not in done),
+        )
+
+    def status(self) -> Status:
+        """How far each group and table is; starts nothing."""
+        with self._store() as store:
+            known = store.exists()
+            groups = {record.name: record for record in store.groups()} if known else {}
+            records = store.tables() if known else []
+        now = datetime.now(UTC)
+        statuses: list[GroupStatus] = []
+        tables: list[TableStatus] = []
+        for group in self._config.groups:
+            with self._source(group) as source:
+                place = source.standing()
+                mine = [r for r in records if r.group == group.name] or _unstarted(source, group)
+            record = groups.get(group.name)
+            running = record is not None and record.holder is not None and place.active
+            logged = record.logged_lsn if record is not None else None
+            rows = [_table_status(r, logged if running else None, now) for r in mine]
+            behind = max((row.lag_seconds for row in rows), default=0.0)
+            if record is not None and not running and place.lag_bytes and record.updated_at is not None:
+                behind = max(behind, (now - record.updated_at).total_seconds())
+            tables += rows
+            statuses.append(
+                GroupStatus(
+                    name=group.name,
+                    state=record.state.value if record is not None and running else "STOPPED",
+                    slot=source.slot_name,
+                    capture=group.capture,
+                    received_lsn=place.received_lsn,
+                    logged_lsn=max(logged or Lsn(0), place.acknowledged_lsn or Lsn(0)) or None,
+                    acknowledged_lsn=place.acknowledged_lsn,
+                    lag_bytes=place.lag_bytes,
+                    lag_seconds=behind if place.lag_bytes else 0.0,
+                    retained_wal_bytes=place.retained_wal_bytes,
+                    holder=record.holder if record is not None and running else None,
+                    error=record.error if record is not None else None,
+                    remedy=record.remedy if record is not None else None,
+                )
+            )
+        return Status(tuple(statuses), tuple(tables))
+
+    def tables(self) -> tuple[TableStatus, ...]:
+        return self.status().tables
+
+    def check(self) -> tuple[Finding, ...]:
+        """What stands in the way, object by object, with the fix."""
+        return preflight(self._config)
+
+    def resync(self, names: Sequence[str] = (), all: bool = False) -> tuple[str, ...]:
+        """Ask for fresh copies of tables; a run that is active begins at once, otherwise the next one does."""
+        with self._store() as store:
+            records = store.tables() if store.exists() else []
+            by_id = {record.id: record for record in records}
+            wanted = records if all else []
+            for name in names:
+                record = by_id.get(TableId.parse(name))
+                if record is None:
+                    raise TableMissing(
+                        table=name, group="any",
+                        remedy="see the mirrored tables with: wal2lake tables list",
+                    )  # fmt: skip
+                wanted.append(record)
+            store.want_resync(wanted)
+        return tuple(str(record.id) for record in wanted)
+
+    def teardown(self) -> None:
+        """Drop slots, publications and our schema, and the change log; lake tables stay as they are."""
+        with self._store() as store:
+            for group in self._config.groups:
+                lease = GroupLease(store.dsn, group.name)
+                lease.take()
+                try:
+                    with self._source(group) as source:
+                        source.drop_slot()
+                        source.drop_publication()
+                    ChangeLog(self._config.changelog_path, group.name).remove()
+                finally:
+                    lease.release()
+            store.drop()
+
+    # ----
+
+    def _run(self, stop: threading.Event, once: bool) -> list[TableRecord]:
+        from .control.scheduler import GroupScheduler
+        from .lake import Lake
+
+        lake = Lake(self._config, self._spark)
+        with self._store() as store:
+            groups = [GroupScheduler(self._config, g, lake, store, self._progress) for g in self._config.groups]
+            try:
+                # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
+                threading.Thread(target=_quietly_start, args=[lake], name="spark-start", daemon=True).start()
+                return _run_all(groups, stop, once)
+            finally:
+                lake.stop()
+
+    @contextmanager
+    def _store(self) -> Iterator[StateStore]:
+        dsn = (self._config.state.dsn or self._config.source.dsn).get_secret_value()
+        store = StateStore(dsn, self._config.source.connect_timeout)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    @contextmanager
+    def _source(self, group: GroupConfig) -> Iterator[Source]:
+        source = Source(self._config, group)
+        try:
+            yield source
+        finally:
+            source.close()
+
+
+def _quietly_start(lake: object) -> None:
+    from .errors import Wal2LakeError
+
+    try:
+        lake.start()  # type: ignore[attr-defined]
+    except Wal2LakeError as error:
+        log.debug("Spark did not start: %s", error)
+
+
+def _run_all(groups: Sequence[GroupScheduler], stop: threading.Event, once: bool) -> list[TableRecord]:
+    """Run every group in a thread of its own; one that fails does not end the others, its error is raised at last."""
+    if len(groups) == 1:
+        return list(groups[0].run(stop, once))
+    with ThreadPoolExecutor(len(groups), thread_name_prefix="group") as pool:
+        runs = [pool.submit(group.run, stop, once) for group in groups]
+    return [record for run in runs for record in run.result()]
+
+
+def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:
+    return [TableRecord(group.name, s.oid, s.id, TableState.PENDING, Mode.WAL) for s in source.discover()]
+
+
+def _table_status(record: TableRecord, logged: Lsn | None, now: datetime) -> TableStatus:
+    caught_up = record.state is TableState.STREAMING and record.behind_since is None
+    applied = record.applied_lsn
+    if caught_up and logged is not None and applied is not None:
+        applied = max(applied, logged)
+    return TableStatus(
+        name=str(record.id),
+        group=record.group,
+        state=record.state.value,
+        mode=record.mode.value,
+        applied_lsn=applied,
+        rows=record.rows,
+        changes_applied=record.changes_applied,
+        lag_seconds=max(0.0, (now - record.behind_since).total_seconds()) if record.behind_since else 0.0,
+        last_commit_at=record.last_commit_at,
+        error=record.error,
+        remedy=record.remedy,
+        retry_at=record.retry_at,
+    )

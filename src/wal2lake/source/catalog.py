@@ -1,0 +1,283 @@
+"""What the source's catalog says of tables: their columns, keys, types, partitions and sizes.
+
+Keys are found by name. A table's schema is described as the stream will send it, so that copy and stream agree:
+generated columns are in it only where the server publishes them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from ..config import SourceConfig, TableConfig
+from ..errors import ConfigError, ValueRefused
+from ..pgtypes import Kind, LakeType, PgType, lake_type, override_allowed, unfit_sql, wire
+from ..schema import Column, Identity, TableId, TableSchema
+from .connect import Connection, explained, jdbc, query
+from .model import CopySource, Heap
+
+GENERATED_PUBLISHED_SINCE = 180000
+_FALLBACK_ROW_BYTES = 128
+
+
+@dataclass(frozen=True)
+class CatalogColumn:
+    """A column as pg_attribute has it."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    dims: int
+    not_null: bool
+    generated: str
+    type_name: str
+
+    def published(self, server_version: int) -> bool:
+        return not self.generated or (self.generated == "s" and server_version >= GENERATED_PUBLISHED_SINCE)
+
+
+@dataclass(frozen=True)
+class CatalogTable:
+    """A table as pg_class and pg_index have it."""
+
+    oid: int
+    id: TableId
+    relkind: str
+    identity: Identity
+    primary_key: tuple[str, ...]
+    identity_key: tuple[str, ...]
+    root: int
+    columns: tuple[CatalogColumn, ...]
+
+    @property
+    def partitioned(self) -> bool:
+        return self.relkind == "p"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells rows apart in this very table: the replica identity's index, or the primary key."""
+        match self.identity:
+            case Identity.INDEX:
+                return self.identity_key
+            case Identity.NOTHING:
+                return ()
+            case _:
+                return self.primary_key
+
+
+@dataclass(frozen=True)
+class Leaf:
+    oid: int
+    id: TableId
+    relkind: str
+
+
+def quoted(name: TableId) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (name.schema, name.name))
+
+
+def tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
+    """Tables by oid as the catalog has them now; those that no longer exist are left out."""
+    with explained("reading", "the catalog"), conn.transaction():
+        # One snapshot for both queries, so that a table and its columns are of one moment.
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        rows = conn.execute(query("tables"), {"oids": list(oids)}).fetchall()
+        columns: defaultdict[int, list[CatalogColumn]] = defaultdict(list)
+        for row in conn.execute(query("columns"), {"oids": list(oids)}):
+            columns[row[0]].append(CatalogColumn(*row[1:]))
+    return {
+        oid: CatalogTable(
+            oid, TableId(schema, name), relkind, Identity(identity), tuple(primary), tuple(by_index), root,
+            tuple(columns[oid]),
+        )
+        for oid, schema, name, relkind, identity, primary, by_index, root in rows
+    }  # fmt: skip
+
+
+def types(conn: Connection, oids: Iterable[int]) -> dict[int, PgType]:
+    """Types by oid, with those beneath domains and arrays."""
+    with explained("reading", "the catalog"):
+        return {row[0]: PgType(*row) for row in conn.execute(query("types"), {"oids": sorted(set(oids))})}
+
+
+def leaves(conn: Connection, oids: Collection[int]) -> dict[int, list[Leaf]]:
+    """The leaves of each table; a table that is not partitioned is its own."""
+    found: dict[int, list[Leaf]] = {oid: [] for oid in oids}
+    with explained("reading", "the partitions"):
+        for root, oid, schema, name, relkind in conn.execute(query("leaves"), {"oids": list(oids)}):
+            found[root].append(Leaf(oid, TableId(schema, name), relkind))
+    return found
+
+
+def partition_predicate(conn: Connection, leaf: int) -> str | None:
+    """The condition that a partition's rows meet, as PostgreSQL writes it."""
+    with explained("reading", "a partition's bounds"):
+        row = conn.execute(query("partition_predicate"), {"oid": leaf}).fetchone()
+    return row[0] if row else None
+
+
+def describe(
+    conn: Connection, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None
+) -> dict[int, TableSchema]:
+    """Schemas of tables (roots where partitioned) by oid; those that no longer exist are left out."""
+    found = tables(conn, oids)
+    roots = [oid for oid, table in found.items() if table.partitioned]
+    of_root = leaves(conn, roots) if roots else {}
+    below = tables(conn, [leaf.oid for group in of_root.values() for leaf in group]) if roots else {}
+    known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
+    wanted = overrides_by_table(overrides or {})
+    schemas = {}
+    for oid, table in found.items():
+        parts = [below[leaf.oid] for leaf in of_root.get(oid, ()) if leaf.oid in below]
+        schemas[oid] = _schema(table, parts, known, wanted.get(table.id), conn.info.server_version)
+    return schemas
+
+
+def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[TableId, TableConfig]:
+    found = {}
+    for name, settings in overrides.items():
+        try:
+            found[TableId.parse(name)] = settings
+        except ValueError:
+            raise ConfigError(
+                field=f"tables.{name}", cause="not a table name", allowed="write it as schema.table"
+            ) from None
+    return found
+
+
+def _schema(
+    table: CatalogTable, parts: Sequence[CatalogTable], known: Mapping[int, PgType], settings: TableConfig | None,
+    server_version: int,
+) -> TableSchema:  # fmt: skip
+    columns = tuple(
+        Column(
+            c.name, c.type_oid, c.typmod, c.type_name,
+            carrier(table.id, c.name, lake_type(c.type_oid, c.typmod, c.dims, known), settings), not c.not_null,
+        )
+        for c in table.columns if c.published(server_version)
+    )  # fmt: skip
+    if settings is not None:
+        _refuse_unknown(table, settings)
+    identity, key = (effective_identity(table, parts), effective_key(table, parts))
+    if not set(key) <= {column.name for column in columns}:
+        key = ()
+    return TableSchema(table.oid, table.id, columns, key, identity, table.partitioned)
+
+
+def effective_identity(table: CatalogTable, parts: Sequence[CatalogTable]) -> Identity:
+    """What the WAL holds of old rows. Of a partitioned table, its leaves decide."""
+    if not table.partitioned or not parts:
+        return table.identity
+    if all(part.identity is Identity.FULL for part in parts):
+        return Identity.FULL
+    return Identity.DEFAULT if table.identity is Identity.FULL else table.identity
+
+
+def effective_key(table: CatalogTable, parts: Sequence[CatalogTable]) -> tuple[str, ...]:
+    """The key by name. Leaves that agree on another key than the root's are what the WAL identifies rows by."""
+    if not table.partitioned:
+        return table.key
+    keys = {frozenset(part.key) for part in parts if part.identity is not Identity.FULL}
+    if len(keys) == 1 and (common := next(iter(keys))) != frozenset(table.primary_key) and common:
+        return next(part.key for part in parts if frozenset(part.key) == common)
+    return table.primary_key
+
+
+def carrier(table: TableId, column: str, declared: LakeType, settings: TableConfig | None) -> LakeType:
+    """The lake type of a column: as declared, or as the configuration says instead."""
+    wanted = settings.types.get(column) if settings is not None else None
+    if wanted is None:
+        return declared
+    if not override_allowed(declared, wanted):
+        raise ConfigError(
+            field=f"tables.{table}.types.{column}", cause=f"{wanted} can't carry a column that is {declared}",
+            allowed="string carries every type; decimal(p,s) carries numerics",
+        )  # fmt: skip
+    return wanted
+
+
+def _refuse_unknown(table: CatalogTable, settings: TableConfig) -> None:
+    names = [column.name for column in table.columns]
+    for name in settings.types:
+        if name not in names:
+            raise ConfigError(
+                field=f"tables.{table.id}.types.{name}", cause="the table has no such column",
+                allowed=f"its columns are: {', '.join(names)}",
+            )  # fmt: skip
+
+
+def copy_source(conn: Connection, source: SourceConfig, schema: TableSchema) -> CopySource:
+    """All that the first copy needs. ONLY stands in each heap's name: inheriting tables are tables of their own."""
+    parts = [leaf.oid for leaf in leaves(conn, [schema.oid])[schema.oid]]
+    with explained("measuring", str(schema.id)):
+        rows = conn.execute(query("heaps"), {"oids": parts}).fetchall()
+    heaps = tuple(
+        Heap(f"ONLY {quoted(TableId(namespace, name))}", pages, max(1, width or _FALLBACK_ROW_BYTES))
+        for namespace, name, pages, width in rows
+    )
+    dims = {column.name: column.dims for column in tables(conn, [schema.oid])[schema.oid].columns}
+    known = types(conn, [column.type_oid for column in schema.columns])
+    wires = tuple(
+        wire(_quote(c.name), "`" + c.name.replace("`", "``") + "`", c.type_oid, c.typmod, dims[c.name], known, c.lake)
+        for c in schema.columns
+    )
+    url, properties = jdbc(source)
+    return CopySource(schema, heaps, wires, url, properties)
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def find_unfit(conn: Connection, schema: TableSchema, snapshot: str | None = None) -> ValueRefused | None:
+    """The first value of a table that its lake type can't hold, as the error that names it; None if all fit."""
+    conditions = [(c, unfit_sql(_quote(c.name), c.lake)) for c in schema.columns]
+    checked = [(column, condition) for column, condition in conditions if condition]
+    if not checked:
+        return None
+    labels: list[sql.Composable] = [
+        sql.SQL("concat({}, '=', {})").format(sql.Literal(name), sql.Identifier(name)) for name in schema.key
+    ]
+    # unfit_sql quotes what it is given; it holds no text from elsewhere.
+    flags = [sql.SQL("coalesce(({}), false)").format(sql.SQL(condition)) for _, condition in checked]
+    statement = sql.SQL("SELECT concat_ws(', ', {}), {} FROM {}{} WHERE {} LIMIT 1").format(
+        sql.SQL(", ").join(labels or [sql.SQL("concat('ctid=', ctid)")]),
+        sql.SQL(", ").join(flags),
+        sql.SQL("" if schema.partitioned else "ONLY "),
+        sql.Identifier(schema.id.schema, schema.id.name),
+        sql.SQL(" OR ").join(flags),
+    )
+    with explained("searching", str(schema.id)), conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if snapshot is not None:
+            conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        row = conn.execute(statement).fetchone()
+    if row is None:
+        return None
+    column = next(column for (column, _), unfit in zip(checked, row[1:], strict=True) if unfit)
+    return _refused(schema, column, row[0])
+
+
+def _refused(schema: TableSchema, column: Column, key: str) -> ValueRefused:
+    return ValueRefused(
+        table=str(schema.id), column=column.name, key=key, what=_what(column.lake), lake_type=str(column.lake),
+        carrier="string",
+    )  # fmt: skip
+
+
+def _what(lake: LakeType) -> str:
+    words: dict[Kind, Any] = {
+        Kind.DECIMAL: "NaN or more digits",
+        Kind.DATE: "infinity or a date outside the years 1 to 9999",
+        Kind.TIMESTAMP: "infinity or a time outside the years 1 to 9999",
+        Kind.TIMESTAMPTZ: "infinity or a time outside the years 1 to 9999",
+    }
+    inner = words.get(lake.kind)
+    if not lake.is_list:
+        return str(inner)
+    shape = "an array of more than one dimension or with other bounds than 1"
+    return f"{shape}, or {inner} in an element" if inner else shape

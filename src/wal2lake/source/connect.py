@@ -1,0 +1,252 @@
+"""Connections to PostgreSQL, and what the server says of itself.
+
+Every session of ours speaks one dialect: ISO dates, UTC, hex bytea, shortest exact floats, and row security that
+raises instead of hiding rows. Failures come out as this product's own errors; a password is in none of them.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ..config import SourceConfig
+from ..errors import ConfigError, ConnectionFailed, SourceError, SourceRefused
+from ..position import Lsn
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+DIALECT: Mapping[str, str] = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "search_path": "pg_catalog",
+    "row_security": "off",
+}
+"""settings of each session; a value's text must not depend on what the role or the database has set"""
+
+_PASSED_ON = {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey"}
+
+
+@cache
+def query(name: str) -> bytes:
+    """The text of `sql/<name>.sql`."""
+    return files(__package__).joinpath("sql", f"{name}.sql").read_bytes()
+
+
+def _options() -> str:
+    return " ".join(f"-c {name}={value}" for name, value in DIALECT.items())
+
+
+def parameters(source: SourceConfig, group: str | None = None) -> dict[str, Any]:
+    """libpq's parameters for a session: the user's, and ours over them."""
+    try:
+        given = conninfo_to_dict(source.dsn.get_secret_value())
+    except psycopg.ProgrammingError:
+        raise ConfigError(
+            field="source.dsn", cause="not a connection string",
+            allowed="write it as postgresql://user:password@host:5432/database",
+        ) from None  # fmt: skip
+    return {
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+        **given,
+        "keepalives": 1,
+        "connect_timeout": max(2, math.ceil(source.connect_timeout)),
+        "application_name": f"wal2lake {group}" if group else "wal2lake",
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options') or ''} {_options()}".strip(),
+    }
+
+
+def server_name(source: SourceConfig) -> str:
+    """Host, port and database of the DSN, for messages."""
+    given = parameters(source)
+    place = f"{given.get('host') or given.get('hostaddr') or 'the local socket'}:{given.get('port') or 5432}"
+    return f"{place}/{given['dbname']}" if given.get("dbname") else place
+
+
+def connect(source: SourceConfig, group: str | None = None) -> Connection:
+    """An ordinary session, in autocommit mode."""
+    try:
+        return psycopg.connect(**parameters(source, group), autocommit=True)
+    except psycopg.OperationalError as error:
+        _connection_failed(source, str(error))
+
+
+def replication_connect(source: SourceConfig, group: str | None = None) -> pq.abc.PGconn:
+    """A session with a walsender, which takes replication commands."""
+    conninfo = make_conninfo(**parameters(source, group), replication="database")
+    # Not the blocking call: psycopg's holds the interpreter's lock until the server answers.
+    pgconn = pq.PGconn.connect_start(conninfo.encode())
+    try:
+        _complete(pgconn, time.monotonic() + source.connect_timeout)
+    except _NotConnected as error:
+        pgconn.finish()
+        _connection_failed(source, str(error))
+    return pgconn
+
+
+class _NotConnected(Exception):
+    """what libpq said"""
+
+
+def _complete(pgconn: pq.abc.PGconn, deadline: float) -> None:
+    state: int = pq.PollingStatus.WRITING
+    while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise _NotConnected("timeout expired")
+        # libpq may change the socket between two steps, when it tries the next address.
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+        poll.poll(left * 1000)
+        state = pgconn.connect_poll()
+        if state == pq.PollingStatus.FAILED:
+            break
+    if pgconn.status != pq.ConnStatus.OK:
+        raise _NotConnected(pgconn.get_error_message())
+
+
+def _connection_failed(source: SourceConfig, message: str) -> NoReturn:
+    # psycopg tells of each address that it tried; the last line of the last attempt has the server's own words.
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    told = [line for line in lines if "failed: " in line or "resolve" in line or "timeout" in line] or lines
+    cause = told[-1].rpartition("failed: ")[2].replace("FATAL:  ", "") if told else "no answer"
+    fields: dict[str, Any] = {"server": server_name(source), "cause": cause}
+    if "no password supplied" in cause or "password authentication failed" in cause:
+        fields["remedy"] = "correct user and password in [source] dsn, or set PGPASSWORD"
+    elif "no pg_hba.conf entry" in cause:
+        fields["remedy"] = "let this host in with a line in the server's pg_hba.conf, then: SELECT pg_reload_conf()"
+    elif "max_wal_senders" in cause or "standby connections" in cause:
+        fields["remedy"] = "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL"
+    elif any(words in cause for words in ("REPLICATION", "replication role", "WAL sender")):
+        role = parameters(source).get("user") or "<the user of [source] dsn>"
+        fields["remedy"] = f'ALTER ROLE "{role}" REPLICATION'
+    raise ConnectionFailed(**fields) from None
+
+
+@contextmanager
+def explained(operation: str, object: str, remedy: str | None = None) -> Iterator[None]:
+    """Turn psycopg's errors into ours. The primary message alone is kept: details may hold row values."""
+    hint = {"remedy": remedy} if remedy else {}
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        cause = error.diag.message_primary or "permission denied"
+        raise SourceRefused(operation=operation, object=object, cause=cause, **hint) from error
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        if error.sqlstate is None or error.sqlstate[:2] in ("08", "57"):
+            cause = error.diag.message_primary or "the connection was lost"
+            raise ConnectionFailed(server="the source", cause=f"{cause} while {operation} {object}") from error
+        raise SourceError(operation=f"{operation} {object}", cause=_primary(error), **hint) from error
+    except psycopg.Error as error:
+        raise SourceError(operation=f"{operation} {object}", cause=_primary(error), **hint) from error
+
+
+def _primary(error: psycopg.Error) -> str:
+    return error.diag.message_primary or type(error).__name__
+
+
+def jdbc(source: SourceConfig) -> tuple[str, dict[str, str]]:
+    """URL and properties for the JDBC driver, from what libpq made of the DSN and its own environment.
+
+    The driver sends its own TimeZone after `options`, so a session that wants UTC has to set it again.
+    """
+    with connect(source) as conn:
+        info = conn.info
+        host, port, dbname, user, password = info.host, info.port, info.dbname, info.user, info.password
+        given = info.get_parameters()
+    url = jdbc_url(host, port, dbname)
+    properties = {
+        "user": user, "ApplicationName": "wal2lake copy", "tcpKeepAlive": "true",
+        "connectTimeout": str(max(2, math.ceil(source.connect_timeout))), "options": _options(),
+        **({"password": password} if password else {}),
+        **{theirs: given[ours] for ours, theirs in _PASSED_ON.items() if given.get(ours)},
+    }  # fmt: skip
+    if properties.get("sslrootcert") == "system":
+        del properties["sslrootcert"]
+        properties["sslfactory"] = "org.postgresql.ssl.DefaultJavaSSLFactory"
+    return url, properties
+
+
+def jdbc_url(host: str, port: int, dbname: str) -> str:
+    if not host or host.startswith(("/", "@")):
+        raise ConfigError(
+            field="source.dsn", cause="connects over a Unix socket, and Spark's JDBC needs TCP",
+            allowed="name a host: postgresql://user:password@127.0.0.1:5432/database",
+        )  # fmt: skip
+    place = f"[{host}]" if ":" in host else host
+    return f"jdbc:postgresql://{place}:{port}/{quote(dbname, safe='')}"
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """The server, the database and the role, as far as mirroring depends on them."""
+
+    version: int
+    """180006 for 18.6"""
+    version_text: str
+    wal_level: str
+    system_identifier: str
+    timeline: int | None
+    """None on a standby"""
+    in_recovery: bool
+    database: str
+    database_oid: int
+    encoding: str
+    slots_used: int
+    slots_max: int
+    senders_used: int
+    senders_max: int
+    max_slot_wal_keep_mb: int
+    """-1: no limit"""
+    wal_sender_timeout_ms: int
+    role: str
+    superuser: bool
+    may_replicate: bool
+    may_create_in_database: bool
+    wal_end: Lsn
+
+
+def server_facts(conn: Connection) -> ServerFacts:
+    with explained("reading", "the server's settings"):
+        row = conn.execute(query("server_facts")).fetchone()
+    assert row is not None
+    values = (*row[:-1], Lsn.parse(row[-1]))
+    return ServerFacts(*values)
+
+
+def mark(conn: Connection) -> Lsn:
+    """Write an empty transaction and return a position that the stream will reach and that holds all before it."""
+    with explained("writing", "a heartbeat"), conn.transaction():
+        conn.execute("SET LOCAL synchronous_commit = local")
+        conn.execute("SELECT pg_logical_emit_message(true, 'wal2lake', 'heartbeat')")
+    return wal_end(conn)
+
+
+def wal_end(conn: Connection) -> Lsn:
+    """How far the server's write-ahead log is flushed; a stream can't be further."""
+    with explained("reading", "the WAL position"):
+        row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

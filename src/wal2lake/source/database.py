@@ -1,0 +1,141 @@
+"""The source database of one group, as control sees it: one session that is opened when needed and again when lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..config import Config, GroupConfig
+from ..errors import ConnectionFailed, ValueRefused
+from ..position import Lsn
+from ..schema import TableSchema
+from . import catalog, matching, publication, slot
+from .connect import Connection, connect, explained, mark, query, server_facts
+from .model import CopySource
+from .slot import HeldSnapshot, SlotInfo
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SourceIdentity:
+    """What tells one database of one cluster from every other."""
+
+    system_identifier: str
+    database_oid: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the source itself says that a group has read."""
+
+    active: bool
+    received_lsn: Lsn | None
+    acknowledged_lsn: Lsn | None
+    lag_bytes: int
+    retained_wal_bytes: int
+
+
+class Source:
+    def __init__(self, config: Config, group: GroupConfig) -> None:
+        self._config, self._group = config, group
+        self.slot_name = slot.slot_name(group.name)
+        self.publication_name = publication.publication_name(group.name)
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._identity: SourceIdentity | None = None
+        self._told: set[str] = set()
+
+    def identity(self) -> SourceIdentity:
+        if self._identity is None:
+            facts = self._ask(server_facts)
+            self._identity = SourceIdentity(facts.system_identifier, facts.database_oid)
+        return self._identity
+
+    def table_id(self, oid: int) -> str:
+        """The name that a lake table remembers its source by."""
+        identity = self.identity()
+        return f"{identity.system_identifier}/{identity.database_oid}/{oid}"
+
+    def discover(self) -> tuple[TableSchema, ...]:
+        """The tables that the group's names and patterns mean now."""
+        matched = self._ask(lambda c: matching.match(c, self._group.name, self._group.tables, self._group.exclude))
+        for warning in matched.warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                log.warning("group %s: %s", self._group.name, warning)
+        oids = [table.oid for table in matched.tables]
+        schemas = self._ask(lambda c: catalog.describe(c, oids, self._config.tables))
+        return tuple(schemas[oid] for oid in oids if oid in schemas)
+
+    def publish(self, schemas: Sequence[TableSchema]) -> None:
+        """Make the group's publication hold exactly these tables."""
+        wanted = [(schema.oid, schema.id) for schema in schemas]
+        self._ask(lambda c: publication.ensure(c, self.publication_name, wanted))
+
+    def drop_publication(self) -> None:
+        self._ask(lambda c: publication.drop(c, self.publication_name))
+
+    def slot(self) -> SlotInfo | None:
+        return self._ask(lambda c: slot.info(c, self.slot_name))
+
+    def create_slot(self) -> HeldSnapshot:
+        """The group's own slot, with the snapshot that its stream begins after."""
+        return slot.create(self._config.source, self.slot_name, self._group.name)
+
+    def open_snapshot(self) -> HeldSnapshot:
+        """A consistent point for copies while the group's slot is streaming."""
+        name = f"{self.slot_name}_copy_{os.getpid()}_{threading.get_ident() % 1_000_000}"
+        return slot.create(self._config.source, name[:63], self._group.name, temporary=True)
+
+    def drop_slot(self) -> None:
+        self._ask(lambda c: slot.drop(c, self.slot_name))
+
+    def copy_source(self, schema: TableSchema) -> CopySource:
+        return self._ask(lambda c: catalog.copy_source(c, self._config.source, schema))
+
+    def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
+        # It may read the whole table, so it has a session of its own.
+        with connect(self._config.source, self._group.name) as connection:
+            return catalog.find_unfit(connection, schema)
+
+    def mark(self) -> Lsn:
+        """A position after everything that is committed now, which the stream is sure to reach."""
+        return self._ask(mark)
+
+    def standing(self) -> Standing:
+        def look(connection: Connection) -> Standing:
+            with explained("reading", f"slot {self.slot_name}"):
+                row = connection.execute(query("standing"), {"slot": self.slot_name}).fetchone()
+            if row is None:
+                return Standing(False, None, None, 0, 0)
+            active, received, acknowledged, lag, retained = row
+            return Standing(active, _lsn(received), _lsn(acknowledged), int(lag), int(retained))
+
+        return self._ask(look)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._config.source, self._group.name)
+            try:
+                return question(self._connection)
+            except ConnectionFailed:
+                self._connection.close()
+                self._connection = None
+                raise
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else Lsn.parse(text)

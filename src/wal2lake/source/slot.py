@@ -1,0 +1,187 @@
+"""Replication slots: made over the replication protocol with an exported snapshot, looked at, dropped.
+
+The snapshot and the slot's stream meet exactly: what is not in the one comes in the other. The snapshot lives as long
+as the connection that made it stays silent, so `HeldSnapshot` owns that connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn, Self
+
+import psycopg
+from psycopg import pq, sql
+
+from ..config import SourceConfig
+from ..errors import ConnectionFailed, SlotInUse, SourceError, SourceRefused
+from ..position import Lsn
+from .connect import Connection, connect, explained, query, replication_connect, server_name
+from .model import ExportedSnapshot
+
+log = logging.getLogger(__name__)
+
+OPTION_LIST_SINCE = 150000
+WAIT_REPORT_SECONDS = 5.0
+Waiting = Callable[[tuple[int, ...]], None]
+"""told which server processes a new slot is waiting for"""
+
+
+def slot_name(group: str) -> str:
+    return f"wal2lake_{group}"
+
+
+@dataclass(frozen=True)
+class SlotInfo:
+    name: str
+    plugin: str
+    database: str
+    temporary: bool
+    active_pid: int | None
+    confirmed_flush_lsn: Lsn | None
+    restart_lsn: Lsn | None
+    wal_status: str | None
+    invalidation_reason: str | None
+    retained_bytes: int | None
+    holder: str | None
+    """application name of the process that reads it"""
+
+    @property
+    def lost(self) -> str | None:
+        """Why it can no longer be streamed from; None if it can."""
+        if self.invalidation_reason:
+            return f"was invalidated ({self.invalidation_reason})"
+        if self.wal_status == "lost":
+            return "was invalidated (its WAL was removed: max_slot_wal_keep_size)"
+        return None
+
+
+class HeldSnapshot:
+    """An exported snapshot and the connection that keeps it; closing ends it, and a temporary slot with it."""
+
+    def __init__(self, snapshot: ExportedSnapshot, pgconn: pq.abc.PGconn) -> None:
+        self.snapshot = snapshot
+        self._pgconn = pgconn
+
+    @property
+    def alive(self) -> bool:
+        if self._pgconn.status != pq.ConnStatus.OK:
+            return False
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return self._pgconn.status == pq.ConnStatus.OK
+
+    def close(self) -> None:
+        self._pgconn.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def create(
+    source: SourceConfig, name: str, group: str, *, temporary: bool = False, waiting: Waiting | None = None
+) -> HeldSnapshot:
+    """Make a slot and export the snapshot that it begins after. Waits for the transactions that are writing."""
+    pgconn = replication_connect(source, group)
+    try:
+        row = _run(source, pgconn, _create_command(pgconn, name, temporary), name, waiting)
+    except BaseException:
+        pgconn.finish()
+        raise
+    snapshot = ExportedSnapshot(row["snapshot_name"], Lsn.parse(row["consistent_point"]))
+    log.info("slot %s created at %s", name, snapshot.lsn)
+    return HeldSnapshot(snapshot, pgconn)
+
+
+def _create_command(pgconn: pq.abc.PGconn, name: str, temporary: bool) -> bytes:
+    kind = "TEMPORARY " if temporary else ""
+    export = "(SNAPSHOT 'export')" if pgconn.server_version >= OPTION_LIST_SINCE else "EXPORT_SNAPSHOT"
+    return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL pgoutput {export}'.encode()
+
+
+def _run(
+    source: SourceConfig, pgconn: pq.abc.PGconn, command: bytes, name: str, waiting: Waiting | None
+) -> dict[str, str]:
+    pgconn.send_query(command)
+    report_at = time.monotonic() + WAIT_REPORT_SECONDS
+    while pgconn.is_busy():
+        ready, _, _ = select.select([pgconn.socket], [], [], max(0.0, report_at - time.monotonic()))
+        if ready:
+            pgconn.consume_input()
+        elif time.monotonic() >= report_at:
+            report_at = time.monotonic() + 2 * WAIT_REPORT_SECONDS
+            _report_blockers(source, name, waiting)
+    result = pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        _refused(source, name, result, pgconn)
+    return {_text(result.fname(i)): _text(result.get_value(0, i)) for i in range(result.nfields)}
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()
+
+
+def _report_blockers(source: SourceConfig, name: str, waiting: Waiting | None) -> None:
+    with connect(source) as conn, explained("reading", "the running transactions"):
+        rows = conn.execute(query("slot_blockers")).fetchall()
+    described = ", ".join(f"{pid} ({application or 'unnamed'} on {database})" for pid, database, application in rows)
+    log.warning("slot %s waits for open transactions to end: server processes %s", name, described or "unknown")
+    if waiting is not None:
+        waiting(tuple(row[0] for row in rows))
+
+
+def _refused(source: SourceConfig, name: str, result: pq.abc.PGresult | None, pgconn: pq.abc.PGconn) -> NoReturn:
+    state = _text(result.error_field(pq.DiagnosticField.SQLSTATE)) if result else ""
+    cause = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) if result else pgconn.get_error_message()
+    remedies = {
+        "42710": f"drop it if nothing uses it: SELECT pg_drop_replication_slot('{name}')",
+        "53400": "drop slots that nothing uses (SELECT * FROM pg_replication_slots), or ALTER SYSTEM SET "
+        "max_replication_slots = 20 and restart PostgreSQL",
+        "55000": "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
+        "42501": "ALTER ROLE <the user of [source] dsn> REPLICATION",
+    }
+    if state in remedies:
+        raise SourceRefused(
+            operation="creating", object=f"replication slot {name}", cause=cause, remedy=remedies[state]
+        )
+    if not state or state[:2] in ("08", "57"):
+        raise ConnectionFailed(server=server_name(source), cause=cause or "the connection was lost")
+    raise SourceError(operation=f"creating replication slot {name}", cause=cause)
+
+
+def info(conn: Connection, name: str) -> SlotInfo | None:
+    """The slot as the server has it; None if there is none."""
+    with explained("reading", f"replication slot {name}"):
+        row = conn.execute(query("slot"), {"name": name}).fetchone()
+    if row is None:
+        return None
+    name, plugin, database, temporary, pid, confirmed, restart, *rest = row
+    positions = [Lsn.parse(text) if text else None for text in (confirmed, restart)]
+    return SlotInfo(name, plugin, database, temporary, pid, positions[0], positions[1], *rest)
+
+
+def drop(conn: Connection, name: str, timeout: float = 10.0) -> bool:
+    """Drop a slot, waiting for its reader to go. Returns whether there was one."""
+    deadline = time.monotonic() + timeout
+    while (slot := info(conn, name)) is not None:
+        if slot.active_pid is None:
+            with explained("dropping", f"replication slot {name}"):
+                statement = sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(name))
+                conn.execute(statement)
+            return True
+        if time.monotonic() > deadline:
+            raise SlotInUse(slot=name, holder=slot.holder or f"process {slot.active_pid}", pid=slot.active_pid)
+        # The server has no way to wait for this; the reader's walsender ends within moments of its connection.
+        select.select([], [], [], 0.05)
+    return False

@@ -1,0 +1,5 @@
+-- A publication and what it says of itself. to_jsonb: older servers lack the column for generated columns.
+SELECT p.oid::int8, p.puballtables, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot,
+       coalesce(to_jsonb(p) ->> 'pubgencols', 'n')
+FROM pg_publication p
+WHERE p.pubname = %(name)s

@@ -1,0 +1,27 @@
+-- What will be published for each wanted table: the table itself, or the leaves of a partitioned one. A leaf has an
+-- identity and grants of its own; to publish it, its root must be owned. A deferrable primary key is no identity.
+WITH RECURSIVE tree AS (
+    SELECT c.oid AS root, c.oid, c.relkind FROM pg_class c WHERE c.oid = ANY (%(oids)s::oid[])
+    UNION ALL
+    SELECT t.root, c.oid, c.relkind
+    FROM tree t
+    JOIN pg_inherits i ON i.inhparent = t.oid
+    JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE t.relkind = 'p' AND c.relispartition
+)
+SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relreplident::text,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       pg_has_role(r.relowner, 'USAGE'),
+       pg_get_userbyid(r.relowner)::text,
+       row_security_active(c.oid),
+       pg_table_size(c.oid)::int8
+FROM tree t
+JOIN pg_class c ON c.oid = t.oid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class r ON r.oid = t.root
+JOIN pg_namespace rn ON rn.oid = r.relnamespace
+WHERE t.relkind <> 'p'
+ORDER BY n.nspname, c.relname

@@ -1,0 +1,104 @@
+"""One PostgreSQL server and one Spark session for the whole run; a database and a lake directory for each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from command import Project
+from servers import Database, fresh_database, make_server
+from wal2lake.config import Config
+from wal2lake.demo.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from wal2lake.lake import Lake
+
+ConfigFactory = Callable[..., Config]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_settings_from_outside() -> Iterator[None]:
+    """The environment of whoever runs the tests must not configure what is tested."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name in list(os.environ):
+            if name.startswith("WAL2LAKE_") and not name.startswith(("WAL2LAKE_TEST_", "WAL2LAKE_CACHE")):
+                environment.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    # Not in pytest's directory: that is closed to the user whom the server runs as when the tests run as root.
+    directory = Path(tempfile.mkdtemp(prefix="wal2lake-test-"))
+    directory.chmod(0o711)
+    try:
+        with make_server(directory / "postgres") as running:
+            yield running
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def database(server: EmbeddedServer) -> Iterator[Database]:
+    with fresh_database(server) as made:
+        yield made
+
+
+@pytest.fixture
+def config(database: Database, tmp_path: Path) -> ConfigFactory:
+    """A function that makes a configuration for the test's database and a lake in its directory.
+
+    Sections are given as dictionaries: `config(lake={"properties": {...}}, groups=[{...}])`.
+    """
+
+    def make(**sections: Any) -> Config:
+        sections["source"] = {"dsn": database.dsn, **sections.get("source", {})}
+        sections["lake"] = {"path": str(tmp_path / "lake"), **sections.get("lake", {})}
+        sections.setdefault("groups", [{"name": "default", "flush_interval": 0.1}])
+        return Config(**sections)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for the run, started by the product's own code."""
+    from wal2lake.lake.session import Driver
+
+    driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]"}))
+    driver.start({})
+    try:
+        yield driver.root
+    finally:
+        driver.stop()
+
+
+@pytest.fixture
+def lake(config: ConfigFactory, spark: SparkSession) -> Iterator[Lake]:
+    """A started lake in the test's directory, on the shared Spark."""
+    from wal2lake.lake import Lake
+
+    started = Lake(config(), spark)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A directory to run the real command line in; what it leaves running is killed."""
+    made = Project(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

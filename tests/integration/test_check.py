@@ -1,0 +1,125 @@
+"""The preflight check against a real server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import ConfigFactory
+from servers import Database
+from wal2lake.changelog import ChangeLog
+from wal2lake.cli import main
+from wal2lake.control.preflight import Finding, Level, check
+from wal2lake.position import Lsn
+from wal2lake.source.connect import connect, server_facts
+
+
+def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+    return {finding.object: finding for finding in findings}
+
+
+def test_a_database_that_is_ready_has_nothing_that_blocks(database: Database, config: ConfigFactory) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10,2), at timestamptz)")
+    findings = check(config())
+    assert [finding for finding in findings if finding.level is not Level.NOTES] == []
+
+
+def test_each_relation_is_judged_by_what_it_is(database: Database, config: ConfigFactory) -> None:
+    database.execute(
+        """
+        CREATE TABLE keyless (v text);
+        CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE);
+        CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY);
+        CREATE VIEW seen AS SELECT 1;
+        CREATE TABLE typed (id int PRIMARY KEY, span interval, grid int[][], total numeric,
+                            twice int GENERATED ALWAYS AS (id * 2) STORED);
+        CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+        ALTER TABLE parted_1 REPLICA IDENTITY NOTHING;
+        """
+    )
+    found = by_object(check(config(groups=[{"name": "default", "tables": ["public.*", "none.*", "public.gone"]}])))
+    warned = {name for name, finding in found.items() if finding.level is Level.WARNS}
+    assert warned == {"public.keyless", "public.deferred", "public.parted_1", "none.*"}
+    assert {name for name, finding in found.items() if finding.blocks} == {"public.gone"}
+    notes = {name for name, finding in found.items() if finding.level is Level.NOTES}
+    assert {"public.fleeting", "public.seen", "type interval", "type integer[]", "type numeric"} <= notes
+
+
+def test_a_role_with_few_rights_is_told_each_grant_and_they_help(database: Database, config: ConfigFactory) -> None:
+    role = f'"{database.name}_poor"'
+    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; CREATE TABLE a (id int PRIMARY KEY)")
+    try:
+        rights = config(source={"dsn": database.dsn + f"?user={database.name}_poor&password=x"})
+        blocking = [finding for finding in check(rights) if finding.blocks]
+        assert len(blocking) == 4
+        for finding in blocking:
+            command = finding.fix.partition("  (")[0] if 'GRANT "' not in finding.fix else ""
+            database.execute(command or f"ALTER TABLE a OWNER TO {role}")
+        assert [finding for finding in check(rights) if finding.blocks] == []
+    finally:
+        database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def test_a_slot_of_ours_made_by_something_else_is_noticed(database: Database, config: ConfigFactory) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    database.rows("SELECT pg_create_logical_replication_slot('wal2lake_odd', 'test_decoding')")
+    try:
+        found = by_object(check(config(groups=[{"name": "odd"}])))
+        assert found["slot wal2lake_odd"].blocks
+    finally:
+        database.rows("SELECT pg_drop_replication_slot('wal2lake_odd')")
+
+
+def test_a_slot_and_a_change_log_that_do_not_belong_together_are_noticed(
+    database: Database, config: ConfigFactory
+) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    made = config(groups=[{"name": "apart"}])
+    log = ChangeLog(made.changelog_path, "apart")
+    with connect(made.source) as conn:
+        facts = server_facts(conn)
+    log.create(facts, "wal2lake_apart")
+    log.begin(Lsn(1))
+    assert "is gone" in by_object(check(made))["slot wal2lake_apart"].consequence
+    log.create(replace(facts, system_identifier="7"), "wal2lake_apart")
+    assert "another database cluster" in by_object(check(made))["change log of group apart"].consequence
+    log.remove()
+    database.rows("SELECT pg_create_logical_replication_slot('wal2lake_apart', 'pgoutput')")
+    try:
+        assert "no change log" in by_object(check(made))["slot wal2lake_apart"].consequence
+    finally:
+        database.rows("SELECT pg_drop_replication_slot('wal2lake_apart')")
+
+
+def test_an_override_that_cannot_carry_a_column_blocks(database: Database, config: ConfigFactory) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    found = by_object(check(config(tables={"a": {"types": {"id": "date"}}, "b": {}})))
+    assert found["tables"].blocks
+    assert found["[tables.'public.b']"].level is Level.WARNS
+
+
+def test_a_table_wanted_by_two_groups_blocks(database: Database, config: ConfigFactory) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    found = by_object(check(config(groups=[{"name": "x"}, {"name": "y", "tables": ["public.a"]}])))
+    assert found["public.a"].blocks
+
+
+def test_the_command_prints_the_contract_and_exits_1_if_anything_blocks(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    file = tmp_path / "shop.toml"
+    file.write_text(f'[source]\ndsn = "{database.dsn}"\n')
+    assert main(["-c", str(file), "check", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert {frozenset(finding) for finding in answer["findings"]} == {
+        frozenset({"object", "level", "consequence", "fix"})
+    }
+    file.write_text(f'[source]\ndsn = "{database.dsn}"\n[[groups]]\nname = "a"\ntables = ["public.gone"]\n')
+    assert main(["-c", str(file), "check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False

@@ -1,0 +1,109 @@
+"""The PostgreSQL of the tests: one server for the run, a database for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from waiting import wait_until
+from wal2lake.demo.server import EmbeddedServer
+
+BINARIES_VARIABLE = "WAL2LAKE_TEST_PG_BIN"
+_numbers = itertools.count(1)
+
+
+def make_server(directory: Path) -> EmbeddedServer:
+    """A server that is quick rather than safe; WAL2LAKE_TEST_PG_BIN names the binaries of another major version."""
+    binaries = os.environ.get(BINARIES_VARIABLE)
+    return EmbeddedServer(
+        directory,
+        binaries=Path(binaries) if binaries else None,
+        max_connections="200",
+        max_wal_senders="60",
+        max_replication_slots="60",
+        shared_buffers="128MB",
+        max_wal_size="4GB",
+        autovacuum="off",
+    )
+
+
+class Database:
+    """A database of one test, with the superuser's rights."""
+
+    def __init__(self, server: EmbeddedServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self._open: list[psycopg.Connection[Any]] = []
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn(quote(self.name))
+
+    def connect(self, *, autocommit: bool = True) -> psycopg.Connection[Any]:
+        """A connection of its own, which is closed when the test ends."""
+        connection = psycopg.connect(self.dsn, autocommit=autocommit)
+        self._open.append(connection)
+        return connection
+
+    def execute(self, statements: str, parameters: Sequence[Any] | None = None) -> None:
+        """Run one statement, or several without parameters: then they are one transaction."""
+        self._connection().execute(statements.encode(), parameters)
+
+    def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        return self._connection().execute(query.encode(), parameters).fetchall()
+
+    def value(self, query: str, parameters: Sequence[Any] | None = None) -> Any:
+        """The one value that a query gives."""
+        ((value,),) = self.rows(query, parameters)
+        return value
+
+    def close(self) -> None:
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        if not self._open or self._open[0].closed:
+            self._open.insert(0, psycopg.connect(self.dsn, autocommit=True))
+        return self._open[0]
+
+
+@contextmanager
+def fresh_database(server: EmbeddedServer, template: str = "template1") -> Iterator[Database]:
+    """Make a database, and drop it afterwards with all its slots, whoever still reads them."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(server.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    database = Database(server, name)
+    try:
+        yield database
+    finally:
+        database.close()
+        with psycopg.connect(server.dsn(), autocommit=True) as admin:
+            _drop(admin, name)
+
+
+def _drop(admin: psycopg.Connection[Any], name: str) -> None:
+    # A reader that reconnects would take its slot again.
+    admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(sql.Identifier(name)))
+
+    def without_slots() -> bool:
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        slots = admin.execute(
+            "SELECT slot_name, active OR temporary FROM pg_replication_slots WHERE database = %s", (name,)
+        ).fetchall()
+        for slot, busy in slots:
+            if not busy:
+                admin.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        return not any(busy for _, busy in slots)
+
+    wait_until(without_slots, 20, f"the replication slots of {name} are released")
+    admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

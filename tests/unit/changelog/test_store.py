@@ -1,0 +1,195 @@
+"""The change log as files: contiguous, durable, never written over, and honest about damage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
+from wal2lake.changelog.segment import Rows, write_segment
+from wal2lake.changelog.store import _create
+from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
+from wal2lake.pgtypes import LakeType
+from wal2lake.position import Lsn
+from wal2lake.schema import Column, Identity, TableId, TableSchema
+
+ORIGIN = Origin("1", 5, "wal2lake_g")
+SCHEMA = TableSchema(
+    42, TableId("public", "t"), (Column("id", 23, -1, "integer", LakeType.parse("int")),), ("id",), Identity.DEFAULT
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ChangeLog:
+    made = ChangeLog(tmp_path, "g")
+    made.create(ORIGIN, ORIGIN.slot)
+    made.begin(Lsn(100))
+    return made
+
+
+def segment(log: ChangeLog, *commits: int) -> Segment:
+    batch = pa.record_batch({"id": pa.array(range(len(commits)), pa.int32()), "_commit_lsn": pa.array(commits)})
+    return write_segment(log, Rows(42, log.schema_version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
+
+
+def publish(log: ChangeLog, to: int) -> Manifest:
+    cut = TableCut(42, "public.t", (segment(log, to - 1),))
+    return log.publish(Lsn(to), 1, datetime(2024, 1, 1, tzinfo=UTC), {42: cut})
+
+
+def reopened(log: ChangeLog) -> ChangeLog:
+    return ChangeLog(log.directory.parent, "g")
+
+
+def test_an_empty_log_is_at_its_start(log: ChangeLog) -> None:
+    assert (log.position(), log.acknowledged(), log.last(), log.after(0)) == (Lsn(100), Lsn(100), None, [])
+    assert log.exists and log.started and log.origin == ORIGIN and log.start == Lsn(100)
+
+
+def test_a_log_without_a_slot_exists_and_is_not_started(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path, "g")
+    assert not log.exists and not log.started
+    log.create(ORIGIN, ORIGIN.slot)
+    assert log.exists and not log.started
+    with pytest.raises(ChangeLogDamaged, match="no start"):
+        log.position()
+
+
+def test_manifests_are_contiguous_and_read_by_another_process(log: ChangeLog) -> None:
+    reader = reopened(log)
+    assert reader.after(0) == []
+    written = [publish(log, to) for to in (200, 300, 400)]
+    assert [m.number for m in written] == [1, 2, 3]
+    assert [(m.from_lsn, m.to_lsn) for m in written] == [(100, 200), (200, 300), (300, 400)]
+    assert reader.after(0) == written and reader.after(2) == written[2:] and reader.after(3) == []
+    assert reader.position() == Lsn(400)
+    publish(log, 500)
+    assert [m.number for m in reader.after(3)] == [4]
+
+
+def test_a_file_that_is_there_is_never_written_over(log: ChangeLog) -> None:
+    path = log.directory / "manifests" / "1.json"
+    _create(path, "first")
+    with pytest.raises(FileExistsError):
+        _create(path, "second")
+    assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+
+
+def test_a_second_writer_fails_loudly(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = reopened(log)
+    publish(log, 200)
+    publish(log, 300)
+    # What the other saw before this one wrote.
+    monkeypatch.setattr(other, "last", lambda: other.read(1))
+    with pytest.raises(ChangeLogDamaged, match="another process"):
+        other.publish(Lsn(400), 1, None, {})
+    assert reopened(log).position() == Lsn(300)
+
+
+def test_a_held_log_is_refused_to_others_until_its_holder_ends(log: ChangeLog) -> None:
+    with log.held(), pytest.raises(GroupHeld, match=str(os.getpid())), reopened(log).held():
+        pass
+    code = "import os, sys, pathlib; from wal2lake.changelog import ChangeLog\n"
+    code += f"with ChangeLog(pathlib.Path({str(log.directory.parent)!r}), 'g').held(): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    with log.held():
+        assert log.started
+
+
+def test_a_missing_manifest_is_damage(log: ChangeLog) -> None:
+    for to in (200, 300, 400):
+        publish(log, to)
+    (log.directory / "manifests" / "2.json").unlink()
+    with pytest.raises(ChangeLogDamaged, match="manifest 2 is missing"):
+        reopened(log).after(0)
+    assert [m.number for m in reopened(log).after(2)] == [3]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 99}', "{}"])
+def test_a_manifest_that_can_t_be_read_is_damage(log: ChangeLog, text: str) -> None:
+    publish(log, 200)
+    (log.directory / "manifests" / "1.json").write_text(text)
+    with pytest.raises(ChangeLogDamaged):
+        reopened(log).position()
+
+
+def test_a_manifest_that_does_not_continue_the_one_before_is_damage(log: ChangeLog) -> None:
+    publish(log, 200)
+    publish(log, 300)
+    file = log.directory / "manifests" / "2.json"
+    file.write_text(file.read_text().replace('"from_lsn": "0/C8"', '"from_lsn": "0/C9"'))
+    with pytest.raises(ChangeLogDamaged, match="begins at"):
+        reopened(log).after(0)
+
+
+def test_sweep_removes_what_no_manifest_names(log: ChangeLog) -> None:
+    kept = publish(log, 200).tables[42].segments[0]
+    stray = segment(log, 250)
+    (log.directory / "manifests" / ".2.json.77.tmp").write_text("half")
+    assert log.sweep() == 2
+    assert log.path(kept).exists() and not log.path(stray).exists()
+    assert log.sweep() == 0
+
+
+def test_retire_keeps_the_last_manifest_and_the_position(log: ChangeLog) -> None:
+    cuts = [publish(log, to) for to in (200, 300, 400)]
+    assert log.retire(99) == 2
+    fresh = reopened(log)
+    assert fresh.position() == Lsn(400) and [m.number for m in fresh.after(2)] == [3]
+    assert [log.path(m.tables[42].segments[0]).exists() for m in cuts] == [False, False, True]
+    with pytest.raises(ChangeLogDamaged):
+        fresh.after(0)
+    assert publish(fresh, 500).number == 4
+
+
+def test_acknowledged_positions_outlive_the_process(log: ChangeLog) -> None:
+    log.record_acknowledged(Lsn(150))
+    assert reopened(log).acknowledged() == Lsn(150)
+    publish(log, 200)
+    assert reopened(log).acknowledged() == Lsn(200)
+
+
+def test_a_new_stretch_continues_the_numbers_and_not_the_positions(log: ChangeLog) -> None:
+    publish(log, 200)
+    log.record_acknowledged(Lsn(250))
+    log.create(ORIGIN, ORIGIN.slot)
+    log.begin(Lsn(1000))
+    assert (log.position(), log.acknowledged(), log.start) == (Lsn(1000), Lsn(1000), Lsn(1000))
+    after = publish(log, 1100)
+    assert (after.number, after.from_lsn) == (2, Lsn(1000))
+    assert [m.number for m in reopened(log).after(0)] == [1, 2]
+
+
+def test_schemas_get_a_version_when_they_differ_from_the_last(log: ChangeLog) -> None:
+    wider = TableSchema(42, SCHEMA.id, (*SCHEMA.columns, Column("v", 25, -1, "text", LakeType.parse("string"))),
+                        ("id",), Identity.DEFAULT)  # fmt: skip
+    assert [log.schema_version(s) for s in (SCHEMA, SCHEMA, wider, SCHEMA)] == [1, 1, 2, 3]
+    fresh = reopened(log)
+    assert [fresh.schema(42, n) for n in (1, 2, 3)] == [SCHEMA, wider, SCHEMA]
+    assert fresh.schema_version(SCHEMA) == 3
+    with pytest.raises(ChangeLogDamaged):
+        fresh.schema(42, 4)
+
+
+def test_the_last_commit_of_a_segment_is_read_from_it(log: ChangeLog) -> None:
+    assert log.last_commit(segment(log, 110, 130, 130)) == Lsn(130)
+
+
+def test_a_log_of_another_database_is_refused(log: ChangeLog) -> None:
+    log.must_be_from(Origin("1", 5, "any"))
+    with pytest.raises(SourceReplaced):
+        log.must_be_from(Origin("2", 5, "any"))
+    with pytest.raises(SourceReplaced):
+        log.must_be_from(Origin("1", 6, "any"))
+
+
+def test_remove_leaves_nothing(log: ChangeLog) -> None:
+    publish(log, 200)
+    log.remove()
+    assert not log.exists and log.last() is None and not log.directory.exists()

@@ -1,0 +1,27 @@
+"""Waiting for a condition instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+INTERVAL = 0.05
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout: float, message: str | Callable[[], object]) -> T:
+    """Ask until the answer is true, and give it back; after `timeout` seconds fail and say what was seen.
+
+    `message` says what was waited for; as a function, it is called at the end to describe the state of things.
+    """
+    limit = time.monotonic() + timeout
+    while True:
+        seen = condition()
+        if seen:
+            return seen
+        if time.monotonic() >= limit:
+            text = message() if callable(message) else message
+            raise AssertionError(f"not within {timeout:g} s: {text} (last seen: {seen!r})")
+        time.sleep(INTERVAL)
