@@ -32,7 +32,7 @@ bench: setup ## measure capture, copy and freshness
 	$(RUN) -m bench
 
 docs: setup ## write the reference pages from the code
-	$(RUN) scripts/reference.py
+	$(RUN) scripts/generate_docs.py
 
 clean: ## remove what these targets made, the environment too
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

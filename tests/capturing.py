@@ -18,7 +18,7 @@ from wal2lake.schema import TableId, TableSchema
 from wal2lake.source import catalog, connect, mark, publication, server_facts, slot
 
 GROUP = "g"
-SLOT = slot.slot_name(GROUP)
+SLOT = "wal2lake_g_test"
 PATIENCE = 30.0
 
 

@@ -85,7 +85,7 @@ def test_run_once_copies_then_follows_and_teardown_leaves_only_the_lake(project:
     assert shop.server.password not in first.all + second.all + gone.all
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_run_follows_changes_and_stops_cleanly_on(number: signal.Signals, project: Project, shop: Database) -> None:
     project.configure(shop.dsn)
     run = project.start("run")
@@ -98,7 +98,8 @@ def test_a_run_follows_changes_and_stops_cleanly_on(number: signal.Signals, proj
     finished = run.wait(30)
     assert finished.code == 0, finished.all
     assert "Traceback" not in finished.all and shop.server.password not in finished.all
-    assert shop.rows("SELECT 1 FROM pg_stat_replication WHERE datname = current_database()") == []
+    readers = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
+    wait_until(lambda: shop.rows(readers) == [], 10, "nobody reads the slot any more")
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_first(project: Project, shop: Database) -> None:

@@ -236,7 +236,7 @@ def test_keys_of_each_kind_find_their_rows(table: MakeTable, type: str, keys: li
     t.insert([{"k": key, "part": 1, "v": "old"} for key in keys])
     t.applied = copied(t.lake, t.database, t.name)
     t.history.rows = read_lake(t.path, t.applied.schema.id)
-    stored = {i: one for i, one in enumerate(t.history.rows)}
+    stored = dict(enumerate(t.history.rows))
     assert len(stored) == len(keys)
     for i, one in stored.items():
         if i % 2 == 0 or one["k"] == 0.0:
@@ -253,22 +253,18 @@ def test_keys_of_each_kind_find_their_rows(table: MakeTable, type: str, keys: li
 FULL = "a int, b text, f double precision, l text[], y bytea"
 
 
-def full(
-    a: int | None, b: str | None = "b", f: float | None = 0.0, l: list[str | None] | None = None, y: bytes | None = b"y"
-) -> Row:
-    return {"a": a, "b": b, "f": f, "l": l, "y": y}
+def full(a: int | None, b: str | None = "b", f: float | None = 0.0, **others: Any) -> Row:
+    return {"a": a, "b": b, "f": f, "l": None, "y": b"y", **others}
 
 
 def test_rows_without_a_key_are_matched_whole_and_as_often_as_they_are(table: MakeTable) -> None:
     twins = (
-        [full(1)] * 4
-        + [full(None, None, None, None, None)] * 2
-        + [full(2, f=-0.0), full(2, f=0.0), full(3, l=["x", None])]
+        [full(1)] * 4 + [full(None, None, None, y=None)] * 2 + [full(2, f=-0.0), full(2, f=0.0), full(3, l=["x", None])]
     )
     t = table(FULL, twins)
     t.history.delete(full(1))
     t.history.delete(full(1))
-    t.history.delete(full(None, None, None, None, None))
+    t.history.delete(full(None, None, None, y=None))
     t.history.delete(full(2, f=-0.0))
     t.history.delete(full(3, l=["x", None]))
     t.history.insert(full(3, l=["x", ""]))

@@ -69,7 +69,7 @@ def test_a_transaction_that_writes_first_and_commits_last_is_not_lost(captured: 
 
 def test_adjacent_transactions_are_each_logged_once_across_restarts(captured: CapturedGroup) -> None:
     made(captured)
-    for batch in range(6):
+    for batch in range(3):
         captured.start()
         with captured.database.connect() as conn, conn.pipeline():
             for id in range(batch * 20, batch * 20 + 20):
@@ -78,7 +78,7 @@ def test_adjacent_transactions_are_each_logged_once_across_restarts(captured: Ca
         captured.stop()
     captured.start()
     captured.catch_up()
-    assert [row["id"] for row in captured.changes("public.t")] == list(range(120))
+    assert [row["id"] for row in captured.changes("public.t")] == list(range(60))
 
 
 def test_nothing_is_acknowledged_before_the_transaction_is_published(captured: CapturedGroup) -> None:
@@ -150,7 +150,7 @@ def test_kills_at_random_moments_under_load_lose_and_repeat_nothing(captured: Ca
     for writer in writers:
         writer.start()
     moments = random.Random(7)
-    for _ in range(6):
+    for _ in range(4):
         seen = captured.capture.report().manifest
         captured.capture.wait_for(lambda r, seen=seen: r.manifest > seen, 20)  # type: ignore[misc]
         done.wait(moments.uniform(0, 0.1))
@@ -329,6 +329,8 @@ def test_a_dropped_slot_is_refused(captured: CapturedGroup) -> None:
     captured.start()
     error = captured.fails().error
     assert isinstance(error, SlotLost) and "does not exist" in str(error) and "resync" in error.remedy
+    captured.capture.start()
+    assert isinstance(captured.fails().error, SlotLost), "a process that has failed can be started again"
 
 
 def test_a_slot_dropped_while_streaming_is_refused(captured: CapturedGroup) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,9 +215,9 @@ def test_dropped_table_leaves_no_file_and_can_be_copied_again(lake: Lake, databa
     assert copied(lake, database, "t").rows == 1
 
 
-def test_user_properties_stand_above_ours(config: ConfigFactory, spark: object, database: Database) -> None:
+def test_user_properties_stand_above_ours(config: ConfigFactory, spark: Any, database: Database) -> None:
     settings = config(lake={"properties": {"format-version": "2"}})
-    lake = Lake(settings, spark)  # type: ignore[arg-type]
+    lake = Lake(settings, spark)
     lake.start()
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     copied(lake, database, "t")

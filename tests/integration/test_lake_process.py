@@ -21,8 +21,9 @@ import sys
 from wal2lake.config import Config
 from wal2lake.lake import Lake
 sys.path.insert(0, {tests!r})
-from lake_history import copied
+from lake_history import Snapshot, copy_source, describe, source_id
 from servers import Database
+from wal2lake.schema import TableId
 class There:
     def dsn(self, name):
         return {dsn!r}
@@ -30,7 +31,13 @@ lake = Lake(Config(source={{"dsn": {dsn!r}}}, lake={{"path": {path!r}}}, spark={
 lake.start()
 lake.start()
 print("jvm", lake._driver._gateway.proc.pid, flush=True)
-print("rows", copied(lake, Database(There(), "x"), "t").rows, flush=True)
+database = Database(There(), "x")
+schema = describe(database, TableId("public", "t"))
+source = copy_source(database, schema)
+print("ready", flush=True)
+sys.stdin.readline()
+with Snapshot(database) as snapshot:
+    print("rows", lake.copy(source, snapshot, source_id(schema), 0, lambda rows: None).rows, flush=True)
 lake.stop()
 lake.stop()
 print("stopped", flush=True)
@@ -41,7 +48,12 @@ def run_copy(database: Database, path: Path, fault: str = "") -> subprocess.Pope
     script = COPY.format(tests=str(Path(__file__).parent.parent), dsn=database.dsn, path=str(path))
     environment = {**os.environ, "WAL2LAKE_FAULT": fault} if fault else dict(os.environ)
     return subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
 
@@ -56,6 +68,7 @@ def jvm_of(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     word, pid = process.stdout.readline().split()
     assert word == "jvm"
+    assert process.stdout.readline() == "ready\n"
     return int(pid)
 
 
@@ -63,7 +76,7 @@ def test_start_is_quiet_and_stop_ends_the_jvm(database: Database, config: Config
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     process = run_copy(database, Path(config().lake.path))
     jvm = jvm_of(process)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate("\n", timeout=120)
     assert out.split() == ["rows", "2", "stopped"], err
     assert err == ""
     assert process.returncode == 0
@@ -78,18 +91,27 @@ def test_jvm_survives_ctrl_c_and_dies_with_its_process_in_the_middle_of_a_copy(
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'x' FROM generate_series(1, 5000) i"
     )
-    locker = database.connect(autocommit=False)
     process = run_copy(database, path)
     jvm = jvm_of(process)
+    locker = database.connect(autocommit=False)
     locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
     note = path / "_wal2lake" / "copies"
-    wait_until(lambda: any(note.glob("*.json")), 60, "the copy has begun")
-    os.kill(jvm, signal.SIGINT)
-    assert alive(jvm)
-    process.kill()
-    process.communicate()
+    try:
+        wait_until(lambda: any(note.glob("*.json")), 60, "the copy has begun")
+    finally:
+        os.kill(jvm, signal.SIGINT)
+        survived = alive(jvm)
+        process.kill()
+        process.communicate()
+    assert survived
     wait_until(lambda: not alive(jvm), 60, "the JVM ends")
     locker.rollback()
+    half = path / "public" / "t" / "data" / "half.parquet"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"what a task had written")
     assert lake.applied(TableId("public", "t"), "x/1/1") is None
     assert lake.sweep() == 1
     assert not [file for file in (path / "public").rglob("*") if file.is_file()]
@@ -102,7 +124,7 @@ def test_copy_killed_after_its_commit_keeps_the_rows_and_leaves_no_note(
     path = Path(config().lake.path)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     process = run_copy(database, path, faults.COPY_WRITTEN)
-    process.communicate(timeout=120)
+    process.communicate("\n", timeout=120)
     assert process.returncode == -signal.SIGKILL
     stray = path / "public" / "t" / "data" / "stray.parquet"
     stray.write_bytes(b"left by a task that never committed")

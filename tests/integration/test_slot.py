@@ -49,7 +49,7 @@ def test_a_snapshot_can_be_read_while_it_is_held_and_not_after(source: SourceCon
         assert reader.execute("SELECT id FROM t").fetchall() == [(1,)]
     assert held.alive
     held.close()
-    assert not held.alive
+    wait_until(lambda: not held.alive, 1, "a closed snapshot to be dead")
     with database.connect(autocommit=False) as reader:
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         with pytest.raises(psycopg.Error):
@@ -99,7 +99,11 @@ def test_waiting_for_an_open_transaction_names_who_is_in_the_way(
         named.extend(pids)
         reported.set()
 
-    threading.Thread(target=lambda: reported.wait(20) and writer.commit(), daemon=True).start()
+    def commit_when_reported() -> None:
+        reported.wait(20)
+        writer.commit()
+
+    threading.Thread(target=commit_when_reported, daemon=True).start()
     slot.create(source, SLOT, "g", waiting=waiting).close()
     assert writer.info.backend_pid in named
 

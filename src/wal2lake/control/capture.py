@@ -54,9 +54,12 @@ class CaptureProcess:
 
     def start(self) -> None:
         if self._keeper is not None and self._keeper.is_alive():
-            raise RuntimeError(f"capture of group {self._group.name} is running")
+            if self._report.state not in (CaptureState.STOPPED, CaptureState.FAILED):
+                raise RuntimeError(f"capture of group {self._group.name} is running")
+            # The last word of a process comes a moment before its end.
+            self._keeper.join()
         self._stopping.clear()
-        self._report = CaptureReport()
+        self._report = replace(self._report, state=CaptureState.STARTING, error=None)
         self._spawn()
         self._keeper = threading.Thread(target=self._keep, name=f"capture-{self._group.name}", daemon=True)
         self._keeper.start()

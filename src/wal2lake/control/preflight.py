@@ -91,7 +91,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
 
 def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLog) -> GroupSlot:
     """The slot beside the change log that continues from it. Raises where the log is damaged or of another server."""
-    name = slot.slot_name(group)
+    name = slot.slot_name(group, server.database)
     if log.exists:
         log.must_be_from(server)
     continued = log.started if log.exists else None

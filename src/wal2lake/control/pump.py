@@ -107,12 +107,15 @@ class Pump:
     def __init__(self, config: Config, group: GroupConfig, owner: Owner, pace: Pace | None = None) -> None:
         self.config, self.group, self.owner, self.pace = config, group, owner, pace
         self.changelog = ChangeLog(config.changelog_path, group.name)
-        self.slot = slot.slot_name(group.name)
         self.publication = publication.publication_name(group.name)
         self.report = CaptureReport()
         self.failures = 0
         self._reported_at = 0.0
         self._unreported = True
+
+    @property
+    def slot(self) -> str:
+        return self.changelog.origin.slot
 
     def run(self) -> None:
         while not self.owner.stopping:

@@ -27,6 +27,8 @@ class TableRun:
     resync_wanted: datetime | None = None
     """when the copy that is wanted, or under way, was asked for"""
     job: Future[Applied] | None = None
+    copy_failed: bool = False
+    """what is tried again is the copy"""
     held: int | None = None
     """while a copy runs: the last manifest that the copy will hold"""
     waiting: int | None = None
@@ -78,10 +80,36 @@ class TableRun:
         for manifest in remaining:
             self.arrive(manifest)
 
-    def fail(self, advice: Advice) -> None:
+    def begin_copy(self, seen: int) -> None:
+        """A copy is about to start; it will hold every change of the manifests up to `seen`."""
+        self.resync, self.held = False, seen
+        self.become(TableState.PENDING)
+        self.become(TableState.SNAPSHOT)
+
+    def finish(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
+        """The job under way has committed."""
+        if self.state is TableState.SNAPSHOT:
+            self.become(TableState.CATCHUP)
+        self.copy_failed, self.held = False, None
+        self.succeed()
+        self.advance(applied, remaining)
+
+    def abandon(self) -> None:
+        """The job under way was broken off; it leaves nothing behind."""
+        self.held = None
+        if self.state is TableState.SNAPSHOT:
+            self.become(TableState.PENDING)
+            self.resync = True
+
+    def fail(self, advice: Advice, at_once: bool = False) -> None:
         """Put the table aside with the reason; it is tried again later, from where the lake says that it is."""
+        if self.state is TableState.SNAPSHOT:
+            self.copy_failed, self.applied = True, None
+        self.held = None
         failures = self.record.failures + 1
         seconds = backoff(failures) if advice.kind is Kind.TRANSIENT else BACKOFF_MOST
+        if at_once and advice.kind is Kind.TRANSIENT:
+            seconds = 0.0
         self.become(
             TableState.ERRORED,
             error=advice.message,
@@ -96,13 +124,13 @@ class TableRun:
     def retry_due(self, now: datetime) -> bool:
         return self.state is TableState.ERRORED and self.record.retry_at is not None and self.record.retry_at <= now
 
-    def needs(self, last: int) -> int:
-        """The highest manifest that this table can do without, when `last` is the newest."""
+    def done_with(self, last: int) -> int:
+        """The highest manifest that this table has no more need of, when `last` is the newest."""
         if self.held is not None:
             return self.held
-        if self.state in (TableState.PENDING, TableState.SNAPSHOT) or self.resync:
+        if self.applied is None or self.resync or self.waiting is None:
             return last
-        return last if self.waiting is None else self.waiting - 1
+        return self.waiting - 1
 
     def failed_by(self, advice: Advice) -> bool:
         return self.state is TableState.ERRORED and self.record.error == advice.message

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# File systems stamp with a clock of their own, which may be a little behind.
+_CLOCK_SLACK = 1.0
 _RESERVED_COLUMNS = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
 )
@@ -265,7 +267,9 @@ class Lake:
         if found is None and intent.ours and location is not None and location.is_relative_to(self._path):
             shutil.rmtree(location, ignore_errors=True)
         elif found is not None and found.source == source_id and location is not None:
-            for path in list(unreferenced(location, self._tables.files(session, intent.table), intent.began)):
+            for path in list(
+                unreferenced(location, self._tables.files(session, intent.table), intent.began - _CLOCK_SLACK)
+            ):
                 path.unlink(missing_ok=True)
         log.info("cleared what an interrupted copy of %s left", intent.table)
         self._intents.remove(source_id)

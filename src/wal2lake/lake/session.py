@@ -91,7 +91,7 @@ class Driver:
         elif self._root is None:
             with _START:
                 self._root = self._launch()
-        cores = self._root.sparkContext.defaultParallelism
+        cores = self.cores
         self._settings = {**session_settings(cores), **self._user_sql_settings(), **settings}
 
     @property
@@ -110,21 +110,21 @@ class Driver:
 
     @contextmanager
     def session(self, label: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-        """A session for one piece of work, with settings for its duration alone.
-
-        A session whose work failed is not used again, so that nothing of it can reach another commit.
-        """
+        """A session for one piece of work, with settings for its duration alone."""
         with self._lock:
             session = self._idle.pop() if self._idle else None
         session = session if session is not None else self._fresh()
-        for name, value in (settings or {}).items():
-            session.conf.set(name, value)
-        with self.job_group(label), _active(session):
-            yield session
-        for name in settings or {}:
-            session.conf.unset(name)
-        with self._lock:
-            self._idle.append(session)
+        try:
+            for name, value in (settings or {}).items():
+                session.conf.set(name, value)
+            with self.job_group(label), _active(session):
+                yield session
+        finally:
+            # A session goes back only without the settings, so that they can't reach another table's commit.
+            for name in settings or {}:
+                session.conf.unset(name)
+            with self._lock:
+                self._idle.append(session)
 
     def group(self) -> str:
         """The name of the job group of the calling thread's work."""
@@ -163,7 +163,11 @@ class Driver:
                 return
             self._stopping = True
             root, self._root, self._idle = self._root, None, []
-        if root is None or self._given is not None:
+        if root is not None:
+            self._end_own(root)
+
+    def _end_own(self, root: SparkSession) -> None:
+        if self._given is not None:
             return
         try:
             root.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ class SourceIdentity:
 
     system_identifier: str
     database_oid: int
+    database: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Standing:
 class Source:
     def __init__(self, config: Config, group: GroupConfig) -> None:
         self._config, self._group = config, group
-        self.slot_name = slot.slot_name(group.name)
         self.publication_name = publication.publication_name(group.name)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
@@ -54,8 +54,12 @@ class Source:
     def identity(self) -> SourceIdentity:
         if self._identity is None:
             facts = self._ask(server_facts)
-            self._identity = SourceIdentity(facts.system_identifier, facts.database_oid)
+            self._identity = SourceIdentity(facts.system_identifier, facts.database_oid, facts.database)
         return self._identity
+
+    @property
+    def slot_name(self) -> str:
+        return slot.slot_name(self._group.name, self.identity().database)
 
     def table_id(self, oid: int) -> str:
         """The name that a lake table remembers its source by."""
@@ -82,7 +86,8 @@ class Source:
         self._ask(lambda c: publication.drop(c, self.publication_name))
 
     def slot(self) -> SlotInfo | None:
-        return self._ask(lambda c: slot.info(c, self.slot_name))
+        name = self.slot_name
+        return self._ask(lambda c: slot.info(c, name))
 
     def create_slot(self) -> HeldSnapshot:
         """The group's own slot, with the snapshot that its stream begins after."""
@@ -90,11 +95,12 @@ class Source:
 
     def open_snapshot(self) -> HeldSnapshot:
         """A consistent point for copies while the group's slot is streaming."""
-        name = f"{self.slot_name}_copy_{os.getpid()}_{threading.get_ident() % 1_000_000}"
-        return slot.create(self._config.source, name[:63], self._group.name, temporary=True)
+        name = f"wal2lake_copy_{secrets.token_hex(8)}"
+        return slot.create(self._config.source, name, self._group.name, temporary=True)
 
     def drop_slot(self) -> None:
-        self._ask(lambda c: slot.drop(c, self.slot_name))
+        name = self.slot_name
+        self._ask(lambda c: slot.drop(c, name))
 
     def copy_source(self, schema: TableSchema) -> CopySource:
         return self._ask(lambda c: catalog.copy_source(c, self._config.source, schema))
@@ -109,9 +115,11 @@ class Source:
         return self._ask(mark)
 
     def standing(self) -> Standing:
+        name = self.slot_name
+
         def look(connection: Connection) -> Standing:
-            with explained("reading", f"slot {self.slot_name}"):
-                row = connection.execute(query("standing"), {"slot": self.slot_name}).fetchone()
+            with explained("reading", f"slot {name}"):
+                row = connection.execute(query("standing"), {"slot": name}).fetchone()
             if row is None:
                 return Standing(False, None, None, 0, 0)
             active, received, acknowledged, lag, retained = row

@@ -7,8 +7,10 @@ as the connection that made it stays silent, so `HeldSnapshot` owns that connect
 from __future__ import annotations
 
 import logging
+import re
 import select
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,13 +28,20 @@ from .model import ExportedSnapshot
 log = logging.getLogger(__name__)
 
 OPTION_LIST_SINCE = 150000
+NAME_LENGTH = 63
 WAIT_REPORT_SECONDS = 5.0
 Waiting = Callable[[tuple[int, ...]], None]
 """told which server processes a new slot is waiting for"""
 
 
-def slot_name(group: str) -> str:
-    return f"wal2lake_{group}"
+def slot_name(group: str, database: str) -> str:
+    """The name of a group's slot. Slots belong to the whole cluster, so the database is in it."""
+    plain = re.sub(r"[^a-z0-9_]", "_", database.lower())
+    name = f"wal2lake_{group}_{plain}"
+    if plain == database and len(name) <= NAME_LENGTH:
+        return name
+    mark = f"_{zlib.crc32(database.encode()):08x}"
+    return name[: NAME_LENGTH - len(mark)] + mark
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,9 @@ def test_an_empty_log_is_at_its_start(log: ChangeLog) -> None:
 
 def test_a_log_without_a_slot_exists_and_is_not_started(tmp_path: Path) -> None:
     log = ChangeLog(tmp_path, "g")
-    assert not log.exists and not log.started
+    assert (log.exists, log.started) == (False, False)
     log.create(ORIGIN, ORIGIN.slot)
-    assert log.exists and not log.started
+    assert (log.exists, log.started) == (True, False)
     with pytest.raises(ChangeLogDamaged, match="no start"):
         log.position()
 
