@@ -29,7 +29,7 @@ format: setup ## let ruff rewrite the sources
 	$(RUN) -m ruff format
 
 bench: setup ## measure capture, copy and freshness
-	$(RUN) -m bench
+	$(RUN) -m bench.run
 
 docs: setup ## write the reference pages from the code
 	$(RUN) scripts/generate_docs.py

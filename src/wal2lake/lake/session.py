@@ -91,6 +91,9 @@ class Driver:
         elif self._root is None:
             with _START:
                 self._root = self._launch()
+        if self._stopping:
+            # Stopped while it was starting: whoever asked for that has found nothing to end.
+            self._end_own(self._root)
         cores = self.cores
         self._settings = {**session_settings(cores), **self._user_sql_settings(), **settings}
 

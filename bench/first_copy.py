@@ -1,0 +1,170 @@
+"""The first copy of a table against the Spark JDBC read that people write, into the same format, in the same Spark.
+
+Ours is all that a first copy does: the exported snapshot, the plan of ranges, the read, the exact types, the commit.
+The rival is `spark.read.jdbc` with a partition column, 8 partitions and a fetch size, written to an Iceberg table with
+the same properties. Both have run once over a small table before anything is timed.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from wal2lake.config import Config
+from wal2lake.demo.compare import compare_tables
+from wal2lake.demo.server import HOST, SUPERUSER
+from wal2lake.lake import Lake
+from wal2lake.lake.iceberg import TABLE_PROPERTIES, IcebergTables
+from wal2lake.lake.session import Driver
+from wal2lake.schema import TableSchema
+from wal2lake.source.database import Source
+
+from .ground import DATABASE, Ground, prepared
+from .loads import READINGS, fill_readings
+from .machine import cpu_seconds, share
+from .model import Options, Section, WrongData, require_equal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLE, SMALL = "readings", "readings_small"
+PARTITIONS, FETCH_SIZE = 8, 10_000
+WARM_ROWS = 20_000
+
+
+def measure(options: Options) -> Section:
+    rows = options.rows(1_000_000)
+    with prepared() as ground:
+        _load(ground, rows)
+        config = Config(source={"dsn": ground.dsn}, lake={"path": str(ground.directory / "lake")})
+        driver = Driver(config)
+        driver.start(IcebergTables(config).settings())
+        try:
+            ours, plain = _Ours(config, driver), _Plain(ground, driver)
+            with closing(ours):
+                ours.copy(SMALL)
+                plain.copy(SMALL, min(rows, WARM_ROWS))
+                runs, rival_runs = _alternate(ground, ours, plain, rows, options.repeat)
+            version = driver.root.version
+        finally:
+            driver.stop()
+        for comparison in compare_tables(ground.dsn, ground.directory / "lake", [("public", TABLE)]):
+            if not comparison.equal:
+                raise WrongData(str(comparison))
+    return _section(rows, runs, rival_runs, version)
+
+
+def _section(rows: int, runs: list[dict[str, Any]], rival_runs: list[dict[str, Any]], version: str) -> Section:
+    seconds, rival = (median(run["seconds"] for run in each) for each in (runs, rival_runs))
+    notes = [
+        f"opening the exported snapshot took {median(run['snapshot_seconds'] for run in runs):.2f} s of wal2lake's time"
+    ]
+    for name, each in (("wal2lake", runs), ("plain read", rival_runs)):
+        if all(run["spark_cores"] is not None and run["server_cores"] is not None for run in each):
+            spark = median(run["spark_cores"] for run in each)
+            server = median(run["server_cores"] for run in each)
+            notes.append(f"{name}: Spark kept {spark:.2f} cores busy, the server {server:.2f}")
+    return Section(
+        name="copy",
+        title=f"First copy against a plain {PARTITIONS}-partition Spark JDBC read",
+        header=("load", "plain JDBC read", "wal2lake", "plain rows/s", "wal2lake rows/s", "wal2lake ÷ plain (rows/s)"),
+        rows=(
+            (
+                f"{rows:,} rows of 8 columns", f"{rival:.2f} s", f"{seconds:.2f} s", f"{rows / rival:,.0f}",
+                f"{rows / seconds:,.0f}", f"{rival / seconds:.2f}",
+            ),
+        ),
+        notes=tuple(notes),
+        figures={
+            "rows": rows, "seconds": seconds, "rows_per_second": rows / seconds, "rival_seconds": rival,
+            "rival_rows_per_second": rows / rival, "ratio": rival / seconds, "runs": runs, "rival_runs": rival_runs,
+            "spark": version,
+        },
+    )  # fmt: skip
+
+
+def _load(ground: Ground, rows: int) -> None:
+    ground.connection.execute(READINGS)
+    ground.connection.execute(f"CREATE TABLE {SMALL} (LIKE {TABLE} INCLUDING ALL)")
+    fill_readings(ground.connection, rows)
+    fill_readings(ground.connection, min(rows, WARM_ROWS), SMALL)
+    ground.settle()
+
+
+def _alternate(
+    ground: Ground, ours: _Ours, plain: _Plain, rows: int, repeat: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    runs: list[dict[str, Any]] = []
+    rival_runs: list[dict[str, Any]] = []
+    for turn in range(repeat):
+        for who in ("ours", "plain") if turn % 2 else ("plain", "ours"):
+            before = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
+            run = ours.copy(TABLE) if who == "ours" else plain.copy(TABLE, rows)
+            after = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
+            require_equal(f"rows copied by {who}", run["rows"], rows)
+            run["spark_cores"] = share(before[0], after[0], run["seconds"])
+            run["server_cores"] = share(before[1], after[1], run["seconds"])
+            (runs if who == "ours" else rival_runs).append(run)
+    return runs, rival_runs
+
+
+class _Ours:
+    def __init__(self, config: Config, driver: Driver) -> None:
+        self._driver = driver
+        self._source = Source(config, config.groups[0])
+        self._schemas: dict[str, TableSchema] = {schema.id.name: schema for schema in self._source.discover()}
+        self._lake = Lake(config, driver.root)
+        self._lake.start()
+        self._pid = int(driver.jvm.java.lang.ProcessHandle.current().pid())
+
+    def copy(self, name: str) -> dict[str, Any]:
+        """Copy a table to where there is none."""
+        schema = self._schemas[name]
+        self._lake.drop(schema.id)
+        began = time.monotonic()
+        with self._source.open_snapshot() as held:
+            opened = time.monotonic()
+            applied = self._lake.copy(
+                self._source.copy_source(schema), held.snapshot, self._source.table_id(schema.oid), 0, lambda _: None
+            )
+        return {"seconds": time.monotonic() - began, "snapshot_seconds": opened - began, "rows": applied.rows}
+
+    def jvm_cpu(self) -> float | None:
+        return cpu_seconds(self._pid)
+
+    def close(self) -> None:
+        self._source.close()
+        self._lake.stop()
+
+
+class _Plain:
+    """The read as it is written in tutorials, with Iceberg's own writer behind it."""
+
+    def __init__(self, ground: Ground, driver: Driver) -> None:
+        self._driver = driver
+        self._url = f"jdbc:postgresql://{HOST}:{ground.server.port}/{DATABASE}"
+        self._properties = {
+            "user": SUPERUSER, "password": ground.server.password, "driver": "org.postgresql.Driver",
+            "fetchsize": str(FETCH_SIZE),
+        }  # fmt: skip
+
+    def copy(self, name: str, rows: int) -> dict[str, Any]:
+        with self._driver.session("plain JDBC read") as session:
+            session.sql("CREATE NAMESPACE IF NOT EXISTS lake.plain")
+            session.sql(f"DROP TABLE IF EXISTS lake.plain.{name} PURGE")
+            began = time.monotonic()
+            self._write(session, name, rows)
+            seconds = time.monotonic() - began
+            return {"seconds": seconds, "rows": session.table(f"lake.plain.{name}").count()}
+
+    def _write(self, session: SparkSession, name: str, rows: int) -> None:
+        frame = session.read.jdbc(
+            self._url, name, column="id", lowerBound=1, upperBound=rows + 1, numPartitions=PARTITIONS,
+            properties=self._properties,
+        )  # fmt: skip
+        writer = frame.writeTo(f"lake.plain.{name}").using("iceberg")
+        for key, value in TABLE_PROPERTIES.items():
+            writer = writer.tableProperty(key, value)
+        writer.create()

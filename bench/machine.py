@@ -1,0 +1,78 @@
+"""Where the figures come from: the machine's size, the versions of what ran, and how busy single processes were."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from wal2lake.demo.server import find_binaries
+from wal2lake.lake import jars
+
+_PROC = Path("/proc")
+
+
+def describe() -> dict[str, Any]:
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _cpu_model(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_before": round(os.getloadavg()[0], 2),
+        "versions": {
+            "wal2lake": importlib.metadata.version("wal2lake"),
+            "commit": _first_line(["git", "describe", "--always", "--dirty"]),
+            "Python": platform.python_version(),
+            "PostgreSQL": _first_line([str(find_binaries() / "postgres"), "--version"]).rpartition(" ")[2],
+            "Spark": importlib.metadata.version("pyspark"),
+            "Iceberg": jars.ICEBERG.version,
+            "PostgreSQL JDBC": jars.POSTGRESQL.version,
+            "Java": _java(),
+        },
+    }
+
+
+def cpu_seconds(pid: int | None, *, reaped: bool = False) -> float | None:
+    """Processor time that a process has used, with `reaped` also that of its children that have ended.
+
+    None where the system doesn't tell, or the process is gone.
+    """
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    # utime, stime, cutime and cstime are fields 14 to 17; what is left after the name begins with field 3.
+    ticks = sum(int(field) for field in fields[11 : 15 if reaped else 13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def share(before: float | None, after: float | None, seconds: float) -> float | None:
+    """Cores in use between two readings of `cpu_seconds`."""
+    return None if before is None or after is None else (after - before) / seconds
+
+
+def _cpu_model() -> str:
+    try:
+        lines = (_PROC / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    text = _first_line([java, "-version"])
+    return text.split('"')[1] if '"' in text else text
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    except OSError:
+        return "unknown"
+    lines = (done.stdout + done.stderr).splitlines()
+    return lines[0].strip() if done.returncode == 0 and lines else "unknown"

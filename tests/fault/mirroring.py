@@ -1,0 +1,150 @@
+"""A mirror of one database in the test's own process, on the shared Spark; its capture is a process of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oracle import assert_equal_tables
+from servers import Database
+from waiting import wait_until
+from wal2lake.config import Config
+from wal2lake.mirror import Mirror, OnceResult
+from wal2lake.observe.status import GroupStatus, TableStatus
+from wal2lake.position import Lsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP = "default"
+SLOT = f"wal2lake_{GROUP}"
+PATIENCE = 90.0
+
+
+class Mirrored:
+    """What a user does with a mirror, and what can be seen of it."""
+
+    def __init__(self, database: Database, lake: Path, spark: SparkSession, **sections: Any) -> None:
+        self.database, self.lake, self._spark = database, lake, spark
+        self._sections = sections
+        self.configure()
+
+    def configure(self, **sections: Any) -> None:
+        """Set sections of the configuration, as if they were written into the file."""
+        self._sections |= sections
+        source = {"dsn": self.database.dsn, **self._sections.get("source", {})}
+        rest = {name: value for name, value in self._sections.items() if name != "source"}
+        rest.setdefault("groups", [{"name": GROUP, "flush_interval": 0.1}])
+        self.config = Config(source=source, lake={"path": str(self.lake)}, **rest)
+
+    @property
+    def changelog(self) -> Path:
+        return self.config.changelog_path / GROUP
+
+    def once(self) -> OnceResult:
+        return Mirror(self.config, self._spark).run_once()
+
+    def catches_up(self, *tables: str) -> None:
+        """`run --once` reaches the position, and these tables are equal to PostgreSQL's."""
+        result = self.once()
+        assert not result.missed, [(table.name, table.error, table.remedy) for table in result.missed]
+        self.equal(*tables)
+
+    def equal(self, *tables: str) -> None:
+        assert_equal_tables(self.database, self.lake, tables)
+
+    def resync(self, *tables: str) -> None:
+        Mirror(self.config).resync([f"public.{table}" for table in tables], all=not tables)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """`run` is active. An error that ends it before its time is raised at the end of the block."""
+        stop = threading.Event()
+        ended: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                Mirror(self.config, self._spark).run(stop)
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=body, name="run")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(PATIENCE)
+        assert not thread.is_alive(), "run does not stop"
+        if ended:
+            raise ended[0]
+
+    # ---- what is seen from outside
+
+    def table(self, name: str) -> TableStatus | None:
+        return next((table for table in Mirror(self.config).tables() if table.name == f"public.{name}"), None)
+
+    def group(self) -> GroupStatus:
+        return Mirror(self.config).status().groups[0]
+
+    def is_streaming(self, *names: str) -> None:
+        for name in names:
+            self._until(name, lambda table: table.state == "STREAMING", "streaming")
+
+    def fails(self, name: str) -> TableStatus:
+        """Wait until a table is ERRORED; how it stands then, with its reason and remedy."""
+        table = self._until(name, lambda table: table.state == "ERRORED", "errored")
+        assert table.error and table.remedy and table.retry_at is not None
+        return table
+
+    def follows(self, *names: str) -> None:
+        """Wait until tables are where the source is now, then compare them."""
+        position = Lsn.parse(self.database.value("SELECT pg_current_wal_insert_lsn()::text"))
+        # A position that no transaction follows is reached at the next keepalive only.
+        self.database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+
+        def there(table: TableStatus) -> bool:
+            return table.state == "STREAMING" and table.applied_lsn is not None and table.applied_lsn >= position
+
+        for name in names:
+            self._until(name, there, f"at {position}")
+        self.equal(*names)
+
+    def confirmed(self) -> Lsn:
+        """What the slot was told; 0/0 if there is none."""
+        rows = self.database.rows(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
+        )
+        return Lsn.parse(rows[0][0]) if rows and rows[0][0] else Lsn(0)
+
+    def slot_passes(self, position: Lsn, seconds: float = 30) -> None:
+        wait_until(
+            lambda: self.confirmed() >= position, seconds, lambda: f"slot at {self.confirmed()}, not at {position}"
+        )
+
+    def now(self) -> Lsn:
+        return Lsn.parse(self.database.value("SELECT pg_current_wal_insert_lsn()::text"))
+
+    def _until(self, name: str, condition: Callable[[TableStatus], bool], what: str) -> TableStatus:
+        def look() -> TableStatus | None:
+            table = self.table(name)
+            return table if table is not None and condition(table) else None
+
+        return wait_until(look, PATIENCE, lambda: f"{name} {what}: {self.table(name)}, {self.group()}")
+
+
+def missed(result: OnceResult) -> dict[str, TableStatus]:
+    """Tables that did not get there, by their name without the schema."""
+    return {table.name.removeprefix("public."): table for table in result.missed}
+
+
+def lines_of_error(text: str) -> list[tuple[str, str]]:
+    """The pairs of `Error:` and `Try:` lines on stderr; nothing of Python's own must be there."""
+    assert "Traceback" not in text, text
+    lines = [line for line in text.splitlines() if line.startswith(("Error: ", "Try: "))]
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    assert all(error.startswith("Error: ") and remedy.startswith("Try: ") for error, remedy in pairs), text
+    return pairs

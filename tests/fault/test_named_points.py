@@ -1,0 +1,107 @@
+"""Killed exactly between two steps that belong together: no change is lost, and none is applied twice."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import Mirrored
+
+from command import Project
+from servers import Database
+from waiting import wait_until
+from wal2lake import faults
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = ("counters", "journal")
+VARIABLE = "WAL2LAKE_FAULT"
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    """A counter shows a change that is applied twice by its value, a table without a key by a second row."""
+    database.execute(
+        "CREATE TABLE counters (id int PRIMARY KEY, n int); CREATE TABLE journal (line text);"
+        "INSERT INTO counters SELECT i, 0 FROM generate_series(1, 20) i; INSERT INTO journal VALUES ('first'), ('first')"
+    )
+    return Mirrored(database, tmp_path / "lake", spark)
+
+
+def _change(database: Database) -> None:
+    for _ in range(5):
+        database.execute("UPDATE counters SET n = n + 1 WHERE id <= 10; INSERT INTO journal VALUES ('more'), ('more')")
+
+
+def _assert_applied_once(mirrored: Mirrored, rounds: int) -> None:
+    """The lake counts the changes that it took: 10 counters and 2 lines, five times in each round."""
+    counters, journal = mirrored.table("counters"), mirrored.table("journal")
+    assert counters is not None and journal is not None
+    assert (counters.changes_applied, journal.changes_applied) == (50 * rounds, 10 * rounds)
+
+
+def test_killed_after_the_copy_was_written(project: Project, mirrored: Mirrored) -> None:
+    project.configure(mirrored.database.dsn)
+    killed = project.run("run", "--once", env={VARIABLE: faults.COPY_WRITTEN})
+    assert killed.code == -signal.SIGKILL, killed.all
+    _change(mirrored.database)
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    mirrored.catches_up(*TABLES)
+    assert list((mirrored.lake / "_wal2lake" / "copies").glob("*")) == []
+
+
+def test_killed_after_a_lake_commit(project: Project, mirrored: Mirrored) -> None:
+    project.configure(mirrored.database.dsn)
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    killed = project.run("run", "--once", env={VARIABLE: faults.LAKE_COMMITTED})
+    assert killed.code == -signal.SIGKILL, killed.all
+    mirrored.catches_up(*TABLES)
+    _assert_applied_once(mirrored, 1)
+
+
+def test_killed_after_each_manifest_before_it_is_acknowledged(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    monkeypatch.setenv(VARIABLE, faults.MANIFEST_PUBLISHED)
+    # What is published stays published: capture dies after each manifest, and gets there all the same.
+    mirrored.catches_up(*TABLES)
+    assert f"exit status {-signal.SIGKILL.value}" in caplog.text
+    monkeypatch.delenv(VARIABLE)
+    _change(mirrored.database)
+    mirrored.catches_up(*TABLES)
+    _assert_applied_once(mirrored, 2)
+
+
+def test_killed_after_each_segment_capture_acknowledges_nothing_and_goes_on_when_it_can(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirrored.catches_up(*TABLES)
+    monkeypatch.setenv(VARIABLE, faults.SEGMENT_WRITTEN)
+    with mirrored.running():
+        mirrored.is_streaming(*TABLES)
+        before = mirrored.now()
+        _change(mirrored.database)
+        wait_until(lambda: caplog.text.count("exit status -9") >= 2, 60, lambda: f"capture dies: {caplog.text}")
+        assert mirrored.confirmed() <= before
+        monkeypatch.delenv(VARIABLE)
+        mirrored.follows(*TABLES)
+    _assert_applied_once(mirrored, 1)
+
+
+@pytest.mark.slow
+def test_run_once_with_a_capture_that_always_dies_ends_in_an_error(project: Project, mirrored: Mirrored) -> None:
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    project.configure(mirrored.database.dsn)
+    ended = project.run("run", "--once", env={VARIABLE: faults.SEGMENT_WRITTEN}, timeout=150)
+    assert ended.code == 1, ended.all
+    assert "Error: " in ended.err and "Try: " in ended.err
+    mirrored.catches_up(*TABLES)
+    _assert_applied_once(mirrored, 1)

@@ -1,0 +1,118 @@
+"""The source goes away and comes back while `run` is on: it goes on by itself, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from mirroring import SLOT, Mirrored
+
+from proxy import Proxy
+from servers import Database, fresh_database, make_server
+from waiting import wait_until
+from wal2lake.demo.server import HOST, EmbeddedServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = ("counters", "journal")
+
+
+def _make(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE counters (id int PRIMARY KEY, n int); CREATE TABLE journal (n int);"
+        "INSERT INTO counters SELECT i, 0 FROM generate_series(1, 10) i"
+    )
+
+
+def _change(database: Database) -> None:
+    for _ in range(20):
+        database.execute("UPDATE counters SET n = n + 1 WHERE id < 6; INSERT INTO journal SELECT n FROM counters")
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedServer]:
+    directory = Path(tempfile.mkdtemp(prefix="wal2lake-restart-"))
+    directory.chmod(0o711)
+    try:
+        with make_server(directory / "postgres") as running:
+            yield running
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize("order", [signal.SIGINT, signal.SIGQUIT], ids=["in-good-order", "as-after-a-crash"])
+def test_a_server_that_restarts(
+    order: signal.Signals, own_server: EmbeddedServer, tmp_path: Path, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    port = own_server.port
+    monkeypatch.setattr("wal2lake.demo.server._free_port", lambda: port)
+    with fresh_database(own_server) as database:
+        _make(database)
+        mirrored = Mirrored(database, tmp_path / "lake", spark)
+        with mirrored.running():
+            mirrored.is_streaming(*TABLES)
+            _change(database)
+            pid = own_server.pid
+            assert pid is not None
+            os.kill(pid, order)
+            wait_until(lambda: own_server.pid is None, 30, "the server ends")
+            own_server.stop()
+            database.close()
+            own_server.start()
+            _change(database)
+            mirrored.follows(*TABLES)
+        mirrored.catches_up(*TABLES)
+
+
+def test_a_connection_that_is_cut_again_and_again(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+    _make(database)
+    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    with mirrored.running():
+        mirrored.is_streaming(*TABLES)
+        for _ in range(3):
+            _change(database)
+            cut = wait_until(
+                lambda: database.rows(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active",
+                    [SLOT],
+                ),
+                30,
+                "the slot is read",
+            )
+            assert cut == [(True,)]
+            _change(database)
+        mirrored.follows(*TABLES)
+        # Every session of the mirror, its state store's and its lease's too.
+        database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name LIKE 'wal2lake%' AND datname = current_database()"
+        )
+        _change(database)
+        mirrored.follows(*TABLES)
+
+
+def test_a_network_that_goes_silent(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+    _make(database)
+    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored.catches_up(*TABLES)
+    _change(database)
+    parts = psycopg.conninfo.conninfo_to_dict(database.dsn)
+    with Proxy(HOST, int(str(parts["port"]))) as proxy:
+        through = database.dsn.replace(f":{parts['port']}/", f":{proxy.port}/")
+        mirrored.configure(source={"dsn": through})
+        with mirrored.running():
+            mirrored.is_streaming(*TABLES)
+            proxy.go_deaf()
+            _change(database)
+    # It was told to stop while nothing answered; what it did not see comes with the next run.
+    mirrored.configure(source={})
+    mirrored.catches_up(*TABLES)
