@@ -1,8 +1,10 @@
 # wal2lake: `make demo` and `make test` do all set-up themselves.
 
 RUN := .venv/bin/python
+ROUNDS ?= 20
+SEED ?=
 
-.PHONY: help setup demo test test-slow lint format bench docs clean
+.PHONY: help setup demo test test-slow kill-test proof-million proof-pgbench lint format bench docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,6 +20,15 @@ test: setup ## every test that takes seconds
 
 test-slow: setup ## the proofs that take minutes: kills under load, a million rows, pgbench
 	$(RUN) -m pytest -m slow
+
+kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one
+	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_kills.py
+
+proof-million: setup ## a million rows copied, a hundred thousand changes followed
+	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k million
+
+proof-pgbench: setup ## pgbench for a minute while a run is on
+	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k pgbench
 
 lint: setup ## ruff and mypy
 	$(RUN) -m ruff check

@@ -2,7 +2,7 @@
 
 Ours is all that a first copy does: the exported snapshot, the plan of ranges, the read, the exact types, the commit.
 The rival is `spark.read.jdbc` with a partition column, 8 partitions and a fetch size, written to an Iceberg table with
-the same properties. Both have run once over a small table before anything is timed.
+the same properties. Both have run once before anything is timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from wal2lake.demo.server import HOST, SUPERUSER
 from wal2lake.lake import Lake
 from wal2lake.lake.iceberg import TABLE_PROPERTIES, IcebergTables
 from wal2lake.lake.session import Driver
-from wal2lake.schema import TableSchema
 from wal2lake.source.database import Source
 
 from .ground import DATABASE, Ground, prepared
@@ -29,23 +28,24 @@ from .model import Options, Section, WrongData, require_equal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLE, SMALL = "readings", "readings_small"
+TABLE = "readings"
 PARTITIONS, FETCH_SIZE = 8, 10_000
-WARM_ROWS = 20_000
 
 
 def measure(options: Options) -> Section:
     rows = options.rows(1_000_000)
     with prepared() as ground:
-        _load(ground, rows)
+        ground.connection.execute(READINGS)
+        fill_readings(ground.connection, rows)
+        ground.settle()
         config = Config(source={"dsn": ground.dsn}, lake={"path": str(ground.directory / "lake")})
         driver = Driver(config)
         driver.start(IcebergTables(config).settings())
         try:
             ours, plain = _Ours(config, driver), _Plain(ground, driver)
             with closing(ours):
-                ours.copy(SMALL)
-                plain.copy(SMALL, min(rows, WARM_ROWS))
+                ours.copy()
+                plain.copy(rows)
                 runs, rival_runs = _alternate(ground, ours, plain, rows, options.repeat)
             version = driver.root.version
         finally:
@@ -85,14 +85,6 @@ def _section(rows: int, runs: list[dict[str, Any]], rival_runs: list[dict[str, A
     )  # fmt: skip
 
 
-def _load(ground: Ground, rows: int) -> None:
-    ground.connection.execute(READINGS)
-    ground.connection.execute(f"CREATE TABLE {SMALL} (LIKE {TABLE} INCLUDING ALL)")
-    fill_readings(ground.connection, rows)
-    fill_readings(ground.connection, min(rows, WARM_ROWS), SMALL)
-    ground.settle()
-
-
 def _alternate(
     ground: Ground, ours: _Ours, plain: _Plain, rows: int, repeat: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -101,7 +93,7 @@ def _alternate(
     for turn in range(repeat):
         for who in ("ours", "plain") if turn % 2 else ("plain", "ours"):
             before = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
-            run = ours.copy(TABLE) if who == "ours" else plain.copy(TABLE, rows)
+            run = ours.copy() if who == "ours" else plain.copy(rows)
             after = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
             require_equal(f"rows copied by {who}", run["rows"], rows)
             run["spark_cores"] = share(before[0], after[0], run["seconds"])
@@ -114,14 +106,14 @@ class _Ours:
     def __init__(self, config: Config, driver: Driver) -> None:
         self._driver = driver
         self._source = Source(config, config.groups[0])
-        self._schemas: dict[str, TableSchema] = {schema.id.name: schema for schema in self._source.discover()}
+        (self._schema,) = self._source.discover()
         self._lake = Lake(config, driver.root)
         self._lake.start()
         self._pid = int(driver.jvm.java.lang.ProcessHandle.current().pid())
 
-    def copy(self, name: str) -> dict[str, Any]:
-        """Copy a table to where there is none."""
-        schema = self._schemas[name]
+    def copy(self) -> dict[str, Any]:
+        """Copy the table to where there is none."""
+        schema = self._schema
         self._lake.drop(schema.id)
         began = time.monotonic()
         with self._source.open_snapshot() as held:
@@ -150,21 +142,21 @@ class _Plain:
             "fetchsize": str(FETCH_SIZE),
         }  # fmt: skip
 
-    def copy(self, name: str, rows: int) -> dict[str, Any]:
+    def copy(self, rows: int) -> dict[str, Any]:
         with self._driver.session("plain JDBC read") as session:
             session.sql("CREATE NAMESPACE IF NOT EXISTS lake.plain")
-            session.sql(f"DROP TABLE IF EXISTS lake.plain.{name} PURGE")
+            session.sql(f"DROP TABLE IF EXISTS lake.plain.{TABLE} PURGE")
             began = time.monotonic()
-            self._write(session, name, rows)
+            self._write(session, rows)
             seconds = time.monotonic() - began
-            return {"seconds": seconds, "rows": session.table(f"lake.plain.{name}").count()}
+            return {"seconds": seconds, "rows": session.table(f"lake.plain.{TABLE}").count()}
 
-    def _write(self, session: SparkSession, name: str, rows: int) -> None:
+    def _write(self, session: SparkSession, rows: int) -> None:
         frame = session.read.jdbc(
-            self._url, name, column="id", lowerBound=1, upperBound=rows + 1, numPartitions=PARTITIONS,
+            self._url, TABLE, column="id", lowerBound=1, upperBound=rows + 1, numPartitions=PARTITIONS,
             properties=self._properties,
         )  # fmt: skip
-        writer = frame.writeTo(f"lake.plain.{name}").using("iceberg")
+        writer = frame.writeTo(f"lake.plain.{TABLE}").using("iceberg")
         for key, value in TABLE_PROPERTIES.items():
             writer = writer.tableProperty(key, value)
         writer.create()

@@ -17,7 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +39,7 @@ from .writer import Commit, Writer, Written, commit_ends, watch_commits
 TABLES = ("orders", "orders_2", "orders_3", "orders_4")
 TABLE_ROWS = 100_000
 ROWS_PER_SECOND = 1000.0
-WARM_UP_SECONDS = 15.0
+WARM_UP_SECONDS = 20.0
 START_LIMIT, CATCH_UP_LIMIT, STOP_LIMIT = 180.0, 180.0, 60.0
 
 
@@ -56,26 +56,40 @@ def measure(options: Options) -> Section:
     warm_up = min(WARM_UP_SECONDS, options.seconds)
     with prepared() as ground:
         config = _prepare(ground, rows)
-        with _running(ground) as process, closing(Observer(config.lake_path)) as observer:
+        with _running(ground) as process:
             _until(START_LIMIT, process, lambda: _streaming(config), "all tables are copied")
-            watch_commits(ground.connection)
-            written = _write(ground, rows, warm_up + options.seconds, process)
-            ends = commit_ends(ground.connection)
-            last = {commit.table: ends[commit.xid] for commit in written.commits}
-            _until(
-                CATCH_UP_LIMIT, process,
-                lambda: all(observer.position(table) >= end for table, end in last.items()), "all commits are visible",
-            )  # fmt: skip
-            versions = {table: observer.versions(table) for table in TABLES}
+            written, ends, versions = _follow(ground, config, rows, warm_up + options.seconds, process)
             _end(process)
         for comparison in compare_tables(ground.dsn, config.lake_path, [("public", table) for table in TABLES]):
             if not comparison.equal:
                 raise WrongData(str(comparison))
         delays = _delays(written.commits, ends, versions, warm_up)
-        batches = _batches(versions, written.commits[0].at + warm_up)
+        batches = _batches(versions, written.commits[0].at + warm_up, written.commits[-1].at)
         size = max(1, round(median(each["changes"] for each in batches)))
         merge = warm_merge(config, TABLES[0], size, high=rows * 2 + 10 * len(written.commits))
     return _section(config, written, delays, batches, (size, merge))
+
+
+def _follow(
+    ground: Ground, config: Config, rows: int, seconds: float, process: subprocess.Popen[bytes]
+) -> tuple[Written, dict[int, Lsn], dict[str, list[Version]]]:
+    """Write, and watch the lake until every commit is visible in it."""
+    with closing(Observer(config.lake_path)) as observer:
+        watch_commits(ground.connection)
+        written = _write(ground, rows, seconds, process)
+        last = {commit.table: commit for commit in written.commits}.values()
+        # Asking for the ends costs the server a moment of work, so it comes when the last commits are through.
+        _until(
+            CATCH_UP_LIMIT, process, lambda: all(observer.position(commit.table) > commit.after for commit in last),
+            "all commits are visible",
+        )  # fmt: skip
+        ends = commit_ends(ground.connection)
+        _until(
+            CATCH_UP_LIMIT, process,
+            lambda: all(observer.position(commit.table) >= ends[commit.xid] for commit in last),
+            "all commits are visible",
+        )  # fmt: skip
+        return written, ends, {table: observer.versions(table) for table in TABLES}
 
 
 def _section(
@@ -149,8 +163,11 @@ def _running(ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
         raise
     finally:
         if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_LIMIT)
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def _tail(log: Path) -> str:
@@ -204,8 +221,8 @@ def _delays(
     return delays
 
 
-def _batches(versions: Mapping[str, Sequence[Version]], since: float) -> list[dict[str, Any]]:
-    """The lake commits after the warm-up: how many changes each brought, and seconds since the one before."""
+def _batches(versions: Mapping[str, Sequence[Version]], since: float, until: float) -> list[dict[str, Any]]:
+    """The lake commits while the load was steady: how many changes each brought, and seconds since the one before."""
     pairs = [pair for each in versions.values() for pair in pairwise(each)]
-    late = [pair for pair in pairs if pair[1].at >= since] or pairs
-    return [{"changes": b.changes - a.changes, "seconds": b.at - a.at} for a, b in late]
+    steady = [pair for pair in pairs if since <= pair[1].at <= until] or pairs
+    return [{"changes": b.changes - a.changes, "seconds": b.at - a.at} for a, b in steady]

@@ -77,5 +77,5 @@ def fill_orders(connection: psycopg.Connection[Any], rows: int, table: str = "or
     connection.execute(f"INSERT INTO {table} SELECT {ORDER_VALUES} FROM generate_series(1::bigint, {rows}) AS n")
 
 
-def fill_readings(connection: psycopg.Connection[Any], rows: int, table: str = "readings") -> None:
-    connection.execute(f"INSERT INTO {table} SELECT {READING_VALUES} FROM generate_series(1, {rows}) AS n")
+def fill_readings(connection: psycopg.Connection[Any], rows: int) -> None:
+    connection.execute(f"INSERT INTO readings SELECT {READING_VALUES} FROM generate_series(1, {rows}) AS n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ PARTS: dict[str, Callable[[Options], Section]] = {
 
 def main() -> None:
     arguments = _parse()
+    # Told to end, it still ends what it has started and removes its files.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # A mirror that is configured by the environment must neither be touched nor change what is measured.
     for name in list(os.environ):
         if name.startswith("WAL2LAKE_") and name != "WAL2LAKE_CACHE":

@@ -28,6 +28,8 @@ class Commit:
     xid: int
     at: float
     """when COMMIT was sent, by the clock of this machine"""
+    after: Lsn
+    """a position before the commit, behind all earlier ones"""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Writer:
                 DELETE FROM {table} WHERE id >= %s AND id < %s RETURNING 1
             )
             SELECT pg_current_xact_id()::text,
-                   (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted) + (SELECT count(*) FROM deleted)
+                   (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted) + (SELECT count(*) FROM deleted),
+                   pg_current_wal_insert_lsn()::text
             """,
             (updated, high, high + INSERTED - 1, low, low + DELETED),
         ).fetchone()
@@ -101,4 +104,4 @@ class Writer:
         connection.commit()
         self._low[table], self._high[table] = low + DELETED, high + INSERTED
         # A replication slot knows the lower half of a transaction's number.
-        return Commit(table, int(row[0]) & 0xFFFFFFFF, at)
+        return Commit(table, int(row[0]) & 0xFFFFFFFF, at, Lsn.parse(row[2]))

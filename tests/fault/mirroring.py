@@ -133,7 +133,9 @@ class Mirrored:
             table = self.table(name)
             return table if table is not None and condition(table) else None
 
-        return wait_until(look, PATIENCE, lambda: f"{name} {what}: {self.table(name)}, {self.group()}")
+        found = wait_until(look, PATIENCE, lambda: f"{name} {what}: {self.table(name)}, {self.group()}")
+        assert found is not None
+        return found
 
 
 def missed(result: OnceResult) -> dict[str, TableStatus]:

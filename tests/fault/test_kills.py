@@ -54,6 +54,7 @@ def _kill_main(run: Running, database: Database) -> None:
 def _kill_capture(run: Running) -> None:
     """It is started again by its parent, which goes on."""
     capture = wait_until(lambda: capture_of(run.process.pid), TIMEOUT, lambda: f"capture starts: {run.err}")
+    assert capture is not None
     os.kill(capture.pid, signal.SIGKILL)
     wait_until(
         lambda: (again := capture_of(run.process.pid)) is not None and again.pid != capture.pid,

@@ -364,9 +364,9 @@ def outcome(server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytes
         for statement in (s for scenario in SCENARIOS for s in scenario.before):
             database.execute(statement)
         config = Config(
-            source={"dsn": database.dsn},  # type: ignore[arg-type]
-            lake={"path": str(lake)},  # type: ignore[arg-type]
-            groups=[{"name": "default", "tables": ["public.*", '"Other Schema".*'], "flush_interval": 0.2}],  # type: ignore[arg-type]
+            source={"dsn": database.dsn},
+            lake={"path": str(lake)},
+            groups=[{"name": "default", "tables": ["public.*", '"Other Schema".*'], "flush_interval": 0.2}],
         )
         copied = Mirror(config, spark).run_once()
         for statement in (s for scenario in SCENARIOS for s in scenario.changes):

@@ -1,0 +1,123 @@
+"""The state store on a real server: what is written is read back, requests survive, a group has one holder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from servers import Database
+from waiting import wait_until
+from wal2lake.control.state import GroupState, TableState
+from wal2lake.control.store import GroupLease, GroupRecord, StateStore, TableRecord
+from wal2lake.errors import GroupHeld
+from wal2lake.position import Lsn
+from wal2lake.schema import TableId
+
+TABLE = TableRecord(
+    "default", 4_000_000_000, TableId("My Schema", "a.b"), TableState.STREAMING, applied_lsn=Lsn.parse("1/2"), rows=5,
+    changes_applied=7, last_commit_at=datetime(2024, 1, 1, tzinfo=UTC), error="e", remedy="r", failures=2,
+)  # fmt: skip
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[StateStore]:
+    made = StateStore(database.dsn)
+    made.create()
+    yield made
+    made.close()
+
+
+def test_a_store_that_is_not_there_says_so(database: Database) -> None:
+    store = StateStore(database.dsn)
+    assert not store.exists()
+    store.create()
+    store.create()
+    assert store.exists()
+    store.drop()
+    assert not store.exists()
+    store.close()
+
+
+def test_tables_and_groups_are_read_back_as_written(store: StateStore) -> None:
+    group = GroupRecord("default", GroupState.RUNNING, "slot", "wal", holder="h", logged_lsn=Lsn.parse("0/5"))
+    store.save_group(group)
+    store.save_tables([TABLE])
+    store.save_tables([replace(TABLE, rows=6)])
+    assert store.tables() == [replace(TABLE, rows=6)]
+    assert store.tables("another") == []
+    assert [replace(one, updated_at=None) for one in store.groups()] == [group]
+    store.forget_tables("default", [TABLE.oid])
+    assert store.tables() == []
+
+
+def test_a_new_table_wants_a_copy_until_one_is_committed(store: StateStore) -> None:
+    store.save_tables([TABLE])
+    (asked,) = store.wanted_resyncs("default").values()
+    store.save_tables([replace(TABLE, state=TableState.SNAPSHOT)])
+    assert store.wanted_resyncs("default") == {TABLE.oid: asked}
+    store.resync_done("default", TABLE.oid, asked)
+    assert store.wanted_resyncs("default") == {}
+
+
+def test_a_resync_asked_for_during_a_copy_is_not_forgotten(store: StateStore) -> None:
+    store.save_tables([TABLE])
+    (first,) = store.wanted_resyncs("default").values()
+    store.want_resync([TABLE])
+    store.resync_done("default", TABLE.oid, first)
+    (second,) = store.wanted_resyncs("default").values()
+    assert second > first
+
+
+def test_a_group_has_one_holder_who_is_named_to_the_other(database: Database) -> None:
+    holder, other, third = (GroupLease(database.dsn, name) for name in ("default", "default", "another"))
+    holder.take()
+    with pytest.raises(GroupHeld, match=r"default is already mirrored by wal2lake on .*process"):
+        other.take()
+    third.take()
+    third.release()
+    holder.release()
+    other.take()
+    other.release()
+
+
+def test_a_request_wakes_the_holder(database: Database, store: StateStore) -> None:
+    lease = GroupLease(database.dsn, "default")
+    lease.take()
+    woken: list[bool] = []
+    watcher = threading.Thread(target=lambda: woken.append(lease.wait(20)))
+    watcher.start()
+    store.want_resync([TABLE])
+    watcher.join(10)
+    assert woken == [True]
+    lease.release()
+
+
+def test_a_lost_session_takes_the_group_again(database: Database) -> None:
+    lease = GroupLease(database.dsn, "default")
+    lease.take()
+    database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'wal2lake on%'")
+    wait_until(lambda: not lease.wait(0.05) and not lease.held, 10, "the loss is noticed")
+    assert lease.wait(0.05) is False
+    assert lease.held
+    lease.release()
+
+
+def test_a_store_connects_again_after_a_lost_connection(database: Database, store: StateStore) -> None:
+    store.save_tables([TABLE])
+    database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'wal2lake state'")
+
+    def answers() -> bool:
+        try:
+            return store.tables() == [TABLE]
+        except Exception as error:
+            assert "the state store" in str(error), error
+            return False
+
+    wait_until(answers, 10, "the store answers again")
+    with psycopg.connect(database.dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM wal2lake.tables").fetchone() == (1,)

@@ -1,0 +1,132 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from wal2lake.changelog.manifest import Manifest, TableCut
+from wal2lake.control.state import TableState
+from wal2lake.control.store import TableRecord
+from wal2lake.control.tables import TableRun, continues
+from wal2lake.errors import Advice, Kind
+from wal2lake.lake.model import Applied
+from wal2lake.pgtypes import LakeType
+from wal2lake.position import Lsn
+from wal2lake.schema import Column, Identity, TableId, TableSchema
+
+COLUMN = Column("id", 23, -1, "integer", LakeType.parse("int"))
+SCHEMA = TableSchema(7, TableId("public", "t"), (COLUMN,), ("id",), Identity.DEFAULT)
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+TRANSIENT = Advice(Kind.TRANSIENT, "broken", "wait")
+
+
+def run(state: TableState = TableState.PENDING) -> TableRun:
+    return TableRun(SCHEMA, TableRecord("g", 7, SCHEMA.id, state))
+
+
+def manifest(number: int, oid: int = 7) -> Manifest:
+    cuts = {oid: TableCut(oid, "t")}
+    return Manifest(number, Lsn(number * 10), Lsn(number * 10 + 10), 1, NOON + timedelta(seconds=number), cuts)
+
+
+def applied(manifest: int = 0) -> Applied:
+    return Applied(Lsn(manifest * 10 + 10), manifest, 0, 5, SCHEMA)
+
+
+def copied(at: int = 0) -> TableRun:
+    table = run()
+    table.begin_copy(at)
+    table.finish(applied(at), [])
+    return table
+
+
+def test_a_copy_leads_from_pending_to_catchup() -> None:
+    table = run()
+    table.resync = True
+    table.begin_copy(3)
+    assert (table.state, table.held, table.resync) == (TableState.SNAPSHOT, 3, False)
+    table.finish(applied(3), [manifest(2), manifest(5), manifest(6)])
+    assert (table.state, table.held, table.waiting) == (TableState.CATCHUP, None, 5)
+    assert table.record.behind_since == NOON + timedelta(seconds=5)
+
+
+def test_a_manifest_without_the_table_makes_nothing_wait() -> None:
+    table = copied()
+    table.arrive(manifest(1, oid=8))
+    assert (table.waiting, table.record.behind_since) == (None, None)
+
+
+def test_what_waits_first_says_how_far_behind_the_table_is() -> None:
+    table = copied()
+    table.arrive(manifest(1))
+    table.arrive(manifest(2))
+    assert (table.waiting, table.record.behind_since) == (1, NOON + timedelta(seconds=1))
+    table.finish(applied(2), [manifest(1), manifest(2)])
+    assert (table.waiting, table.record.behind_since) == (None, None)
+
+
+def test_a_table_holds_the_manifests_that_it_still_needs() -> None:
+    table = copied()
+    assert table.done_with(9) == 9
+    table.arrive(manifest(4))
+    assert table.done_with(9) == 3
+    table.fail(TRANSIENT)
+    assert table.done_with(9) == 3
+    table.resync = True
+    assert table.done_with(9) == 9
+    table.begin_copy(6)
+    assert table.done_with(9) == 6
+
+
+def test_a_failed_copy_is_what_is_tried_again() -> None:
+    table = run()
+    table.begin_copy(1)
+    table.fail(TRANSIENT)
+    assert (table.state, table.copy_failed, table.applied) == (TableState.ERRORED, True, None)
+    assert table.done_with(9) == 9
+
+
+def test_a_failed_apply_keeps_its_place() -> None:
+    table = copied()
+    table.arrive(manifest(1))
+    table.fail(TRANSIENT)
+    assert (table.copy_failed, table.waiting, table.applied) == (False, 1, applied())
+
+
+def test_failures_in_a_row_wait_longer_and_success_forgets_them() -> None:
+    table = copied()
+    waits = []
+    for _ in range(3):
+        table.fail(TRANSIENT)
+        assert table.record.retry_at is not None
+        waits.append(round((table.record.retry_at - datetime.now(UTC)).total_seconds()))
+    assert waits == [30, 60, 120]
+    assert not table.retry_due(datetime.now(UTC))
+    assert table.retry_due(datetime.now(UTC) + timedelta(seconds=121))
+    table.succeed()
+    assert (table.record.failures, table.record.retry_at, table.record.error) == (0, None, None)
+
+
+def test_an_abandoned_copy_is_pending_again() -> None:
+    table = run()
+    table.begin_copy(1)
+    table.abandon()
+    assert (table.state, table.resync, table.held) == (TableState.PENDING, True, None)
+
+
+def test_a_table_can_not_stream_before_it_was_copied() -> None:
+    with pytest.raises(AssertionError, match="PENDING can't become STREAMING"):
+        run().become(TableState.STREAMING)
+
+
+def test_only_a_change_makes_a_record_worth_saving() -> None:
+    table = run()
+    table.dirty = False
+    table.update(rows=None)
+    assert not table.dirty
+    table.update(rows=3)
+    assert table.dirty
+
+
+def test_a_table_below_the_start_of_the_log_can_not_follow_it() -> None:
+    assert continues(applied(3), Lsn(40))
+    assert not continues(applied(3), Lsn(41))
+    assert not continues(None, Lsn(0))
