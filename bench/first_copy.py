@@ -42,11 +42,12 @@ def measure(options: Options) -> Section:
         driver = Driver(config)
         driver.start(IcebergTables(config).settings())
         try:
-            ours, plain = _Ours(config, driver), _Plain(ground, driver)
+            watch = _Stopwatch(int(driver.jvm.java.lang.ProcessHandle.current().pid()), ground.server.pid)
+            ours, plain = _Ours(config, driver, watch), _Plain(ground, driver, watch)
             with closing(ours):
                 ours.copy()
                 plain.copy(rows)
-                runs, rival_runs = _alternate(ground, ours, plain, rows, options.repeat)
+                runs, rival_runs = _alternate(ours, plain, rows, options.repeat)
             version = driver.root.version
         finally:
             driver.stop()
@@ -85,46 +86,56 @@ def _section(rows: int, runs: list[dict[str, Any]], rival_runs: list[dict[str, A
     )  # fmt: skip
 
 
-def _alternate(
-    ground: Ground, ours: _Ours, plain: _Plain, rows: int, repeat: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _alternate(ours: _Ours, plain: _Plain, rows: int, repeat: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     runs: list[dict[str, Any]] = []
     rival_runs: list[dict[str, Any]] = []
     for turn in range(repeat):
         for who in ("ours", "plain") if turn % 2 else ("plain", "ours"):
-            before = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
             run = ours.copy() if who == "ours" else plain.copy(rows)
-            after = ours.jvm_cpu(), cpu_seconds(ground.server.pid, reaped=True)
             require_equal(f"rows copied by {who}", run["rows"], rows)
-            run["spark_cores"] = share(before[0], after[0], run["seconds"])
-            run["server_cores"] = share(before[1], after[1], run["seconds"])
             (runs if who == "ours" else rival_runs).append(run)
     return runs, rival_runs
 
 
+class _Stopwatch:
+    """Seconds since `start`, and the cores that Spark and the server kept busy meanwhile."""
+
+    def __init__(self, spark: int, server: int | None) -> None:
+        self._spark, self._server = spark, server
+        self.start()
+
+    def start(self) -> None:
+        self._used, self._began = self._cpu(), time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        seconds = time.monotonic() - self._began
+        spark, server = (share(*pair, seconds) for pair in zip(self._used, self._cpu(), strict=True))
+        return {"seconds": seconds, "spark_cores": spark, "server_cores": server}
+
+    def _cpu(self) -> tuple[float | None, float | None]:
+        # The server's processes that did the reading have ended by the time they count.
+        return cpu_seconds(self._spark), cpu_seconds(self._server, reaped=True)
+
+
 class _Ours:
-    def __init__(self, config: Config, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, config: Config, driver: Driver, watch: _Stopwatch) -> None:
+        self._watch = watch
         self._source = Source(config, config.groups[0])
         (self._schema,) = self._source.discover()
         self._lake = Lake(config, driver.root)
         self._lake.start()
-        self._pid = int(driver.jvm.java.lang.ProcessHandle.current().pid())
 
     def copy(self) -> dict[str, Any]:
         """Copy the table to where there is none."""
         schema = self._schema
         self._lake.drop(schema.id)
-        began = time.monotonic()
+        self._watch.start()
         with self._source.open_snapshot() as held:
-            opened = time.monotonic()
+            snapshot_seconds = self._watch.read()["seconds"]
             applied = self._lake.copy(
                 self._source.copy_source(schema), held.snapshot, self._source.table_id(schema.oid), 0, lambda _: None
             )
-        return {"seconds": time.monotonic() - began, "snapshot_seconds": opened - began, "rows": applied.rows}
-
-    def jvm_cpu(self) -> float | None:
-        return cpu_seconds(self._pid)
+        return {**self._watch.read(), "snapshot_seconds": snapshot_seconds, "rows": applied.rows}
 
     def close(self) -> None:
         self._source.close()
@@ -134,8 +145,8 @@ class _Ours:
 class _Plain:
     """The read as it is written in tutorials, with Iceberg's own writer behind it."""
 
-    def __init__(self, ground: Ground, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, ground: Ground, driver: Driver, watch: _Stopwatch) -> None:
+        self._driver, self._watch = driver, watch
         self._url = f"jdbc:postgresql://{HOST}:{ground.server.port}/{DATABASE}"
         self._properties = {
             "user": SUPERUSER, "password": ground.server.password, "driver": "org.postgresql.Driver",
@@ -146,10 +157,9 @@ class _Plain:
         with self._driver.session("plain JDBC read") as session:
             session.sql("CREATE NAMESPACE IF NOT EXISTS lake.plain")
             session.sql(f"DROP TABLE IF EXISTS lake.plain.{TABLE} PURGE")
-            began = time.monotonic()
+            self._watch.start()
             self._write(session, rows)
-            seconds = time.monotonic() - began
-            return {"seconds": seconds, "rows": session.table(f"lake.plain.{TABLE}").count()}
+            return {**self._watch.read(), "rows": session.table(f"lake.plain.{TABLE}").count()}
 
     def _write(self, session: SparkSession, rows: int) -> None:
         frame = session.read.jdbc(

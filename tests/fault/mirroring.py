@@ -15,12 +15,12 @@ from wal2lake.config import Config
 from wal2lake.mirror import Mirror, OnceResult
 from wal2lake.observe.status import GroupStatus, TableStatus
 from wal2lake.position import Lsn
+from wal2lake.source.slot import slot_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GROUP = "default"
-SLOT = f"wal2lake_{GROUP}"
 PATIENCE = 90.0
 
 
@@ -39,6 +39,10 @@ class Mirrored:
         rest = {name: value for name, value in self._sections.items() if name != "source"}
         rest.setdefault("groups", [{"name": GROUP, "flush_interval": 0.1}])
         self.config = Config(source=source, lake={"path": str(self.lake)}, **rest)
+
+    @property
+    def slot(self) -> str:
+        return slot_name(GROUP, self.database.name)
 
     @property
     def changelog(self) -> Path:
@@ -114,11 +118,9 @@ class Mirrored:
         self.equal(*names)
 
     def confirmed(self) -> Lsn:
-        """What the slot was told; 0/0 if there is none."""
-        rows = self.database.rows(
-            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", [SLOT]
-        )
-        return Lsn.parse(rows[0][0]) if rows and rows[0][0] else Lsn(0)
+        """What the slot was told. There must be one."""
+        query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+        return Lsn.parse(self.database.value(query, [self.slot]))
 
     def slot_passes(self, position: Lsn, seconds: float = 30) -> None:
         wait_until(

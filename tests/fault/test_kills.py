@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mirroring import SLOT
+from mirroring import GROUP
 from processes import capture_of, descendants
 from writing import TABLES, Writer, make_tables
 
@@ -22,6 +22,7 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.changelog import ChangeLog
 from wal2lake.demo.compare import open_catalog
+from wal2lake.source.slot import slot_name
 
 ROUNDS = int(os.environ.get("WAL2LAKE_TEST_ROUNDS", "20"))
 DEATH_SECONDS = 15
@@ -34,8 +35,8 @@ def _seed() -> int:
 
 
 def _slot_is_free(database: Database) -> bool:
-    slots = database.rows("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [SLOT])
-    return slots in ([], [(False,)])
+    name = slot_name(GROUP, database.name)
+    return not database.value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [name])
 
 
 def _kill_main(run: Running, database: Database) -> None:
@@ -82,7 +83,7 @@ def _kill_at_random(project: Project, database: Database, chance: random.Random,
 
 
 def _assert_no_rubbish(lake: Path) -> None:
-    log = ChangeLog(lake / "_wal2lake", "default")
+    log = ChangeLog(lake / "_wal2lake", GROUP)
     named = {s.file for m in log.after(log.oldest() - 1) for cut in m.tables.values() for s in cut.segments}
     there = {file.relative_to(log.directory).as_posix() for file in log.directory.rglob("*.parquet")}
     assert there == named

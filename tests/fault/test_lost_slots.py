@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import SLOT, Mirrored, lines_of_error, missed
+from mirroring import Mirrored, lines_of_error, missed
 
 from command import Project
 from servers import Database, fresh_database
@@ -56,7 +56,7 @@ def _assert_refused_then_repaired(mirrored: Mirrored) -> None:
         lost = missed(mirrored.once())
         assert set(lost) == set(TABLES)
         for table in lost.values():
-            assert SLOT in f"{table.error}" and "may be missing" in f"{table.error}", table.error
+            assert mirrored.slot in f"{table.error}" and "may be missing" in f"{table.error}", table.error
             assert table.remedy == "copy the tables anew with: wal2lake tables resync --all"
         assert _held(mirrored.lake) == before
     mirrored.resync()
@@ -68,7 +68,7 @@ def _assert_refused_then_repaired(mirrored: Mirrored) -> None:
 def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 101)
-    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     _change(mirrored.database, 102)
     _assert_refused_then_repaired(mirrored)
 
@@ -76,8 +76,8 @@ def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
 def test_a_slot_that_was_dropped_and_made_anew_under_the_same_name(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 101)
-    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
-    mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
+    mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [mirrored.slot])
     _change(mirrored.database, 102)
     _assert_refused_then_repaired(mirrored)
 
@@ -85,13 +85,14 @@ def test_a_slot_that_was_dropped_and_made_anew_under_the_same_name(mirrored: Mir
 def test_a_slot_that_was_dropped_while_a_run_is_active(mirrored: Mirrored) -> None:
     def dropped() -> bool:
         mirrored.database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active", [SLOT]
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active",
+            [mirrored.slot],
         )
         mirrored.database.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s AND NOT active",
-            [SLOT],
+            [mirrored.slot],
         )
-        return not mirrored.database.rows("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", [SLOT])
+        return not mirrored.database.rows("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", [mirrored.slot])
 
     with mirrored.running():
         mirrored.is_streaming(*TABLES)
@@ -100,7 +101,7 @@ def test_a_slot_that_was_dropped_while_a_run_is_active(mirrored: Mirrored) -> No
         wait_until(dropped, 30, "the slot is dropped")
         _change(mirrored.database, 102)
         for name in TABLES:
-            assert SLOT in f"{mirrored.fails(name).error}"
+            assert mirrored.slot in f"{mirrored.fails(name).error}"
         mirrored.resync()
         mirrored.follows(*TABLES)
         _change(mirrored.database, 103)
@@ -109,14 +110,14 @@ def test_a_slot_that_was_dropped_while_a_run_is_active(mirrored: Mirrored) -> No
 
 def test_the_command_line_says_in_two_lines_for_each_table_what_was_lost(project: Project, mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
-    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     project.configure(mirrored.database.dsn)
     ended = project.run("run", "--once")
     assert ended.code == 1, ended.all
     pairs = lines_of_error(ended.err)
     assert len(pairs) == len(TABLES), ended.err
     for (error, remedy), name in zip(pairs, sorted(TABLES), strict=True):
-        assert name in error and SLOT in error and "were not captured" in error
+        assert name in error and mirrored.slot in error and "were not captured" in error
         assert "wal2lake tables resync --all" in remedy
     asked = project.run("tables", "resync", "--all")
     assert asked.code == 0, asked.all
@@ -124,7 +125,7 @@ def test_the_command_line_says_in_two_lines_for_each_table_what_was_lost(project
 
 
 def test_a_slot_of_that_name_that_was_there_before_is_left_alone(mirrored: Mirrored) -> None:
-    mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [SLOT])
+    mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [mirrored.slot])
     before = mirrored.confirmed()
     for _ in range(2):
         with pytest.raises(SlotLost) as refused:
@@ -162,7 +163,7 @@ def test_a_slot_that_was_invalidated(stingy_server: EmbeddedServer, tmp_path: Pa
             database.execute("SELECT pg_switch_wal()")
             database.execute("CHECKPOINT")
             status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
-            return bool(database.value(status, [SLOT]) == "lost")
+            return bool(database.value(status, [mirrored.slot]) == "lost")
 
         wait_until(invalidated, 60, "the slot is invalidated")
         _assert_refused_then_repaired(mirrored)

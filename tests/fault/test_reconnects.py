@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from mirroring import SLOT, Mirrored
+from mirroring import Mirrored
 
 from proxy import Proxy
 from servers import Database, fresh_database, make_server
@@ -83,7 +83,7 @@ def test_a_connection_that_is_cut_again_and_again(database: Database, tmp_path: 
             cut = wait_until(
                 lambda: database.rows(
                     "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s AND active",
-                    [SLOT],
+                    [mirrored.slot],
                 ),
                 30,
                 "the slot is read",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import SLOT, Mirrored
+from mirroring import Mirrored
 
 from servers import Database, fresh_database
 from waiting import wait_until
@@ -43,12 +43,12 @@ def test_a_quiet_database_on_a_busy_cluster_does_not_hold_the_slot(mirrored: Mir
             other.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)")
             mirrored.slot_passes(mirrored.now(), seconds=10)
         restart = "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-        before = Lsn.parse(mirrored.database.value(restart, [SLOT]))
+        before = Lsn.parse(mirrored.database.value(restart, [mirrored.slot]))
 
         def released() -> bool:
             # The server moves it with the next list of running transactions, which a checkpoint writes.
             other.execute("INSERT INTO noise VALUES ('x')")
             mirrored.database.execute("CHECKPOINT")
-            return Lsn.parse(mirrored.database.value(restart, [SLOT])) > before
+            return Lsn.parse(mirrored.database.value(restart, [mirrored.slot])) > before
 
         wait_until(released, 30, f"WAL before {before} is released")

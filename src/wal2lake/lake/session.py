@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import SparkUnavailable
-from . import jars
+from . import archive, jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +102,10 @@ class Driver:
         if self._root is None or self._stopping:
             raise SparkUnavailable(cause="it is stopped", remedy="start it again")
         return self._root
+
+    @property
+    def gateway(self) -> Any:
+        return self._gateway
 
     @property
     def cores(self) -> int:
@@ -255,7 +259,9 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
         settings["spark.sql.extensions"] += f",{EXTENSIONS}"
     level = "warn" if debug else "off"
     log4j = Path(__file__).with_name("log4j2.properties").as_uri()
-    options = f"-Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
+    options = (
+        f"{archive.java_option(given) if local else ''} -Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
+    )
     settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
     return settings
 

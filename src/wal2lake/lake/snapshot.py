@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAGES_PER_RANGE = 8192
+MOST_PAGES_PER_RANGE = 8192
+LEAST_PAGES_PER_RANGE = 512
 _PAGE_BYTES = 8192
 _BYTES_PER_FETCH = 16 * 1024 * 1024
 _HEAP_BYTES_PER_FILE = 512 * 1024 * 1024
@@ -38,7 +39,12 @@ _SESSION = (
 )
 
 
-def ranges(pages: int, size: int = PAGES_PER_RANGE) -> list[str]:
+def range_size(pages: int, cores: int) -> int:
+    """Pages to a range: 64 MB of a large table, less of a small one, so that every core has several."""
+    return min(MOST_PAGES_PER_RANGE, max(LEAST_PAGES_PER_RANGE, math.ceil(pages / (4 * cores))))
+
+
+def ranges(pages: int, size: int) -> list[str]:
     """Conditions on `pos` (the ctid) that together hold every row once; the last one is open."""
     starts = list(range(0, max(pages, 1), size))
     conditions = []
@@ -82,6 +88,8 @@ def projection(source: CopySource) -> list[str]:
 def read(session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, cores: int) -> DataFrame:
     """The rows of the table at the snapshot, in the lake's columns and types."""
     frames = []
+    pages = sum(heap.pages for heap in source.heaps)
+    size = range_size(pages, cores)
     for heap in source.heaps:
         properties = {
             **source.jdbc_properties,
@@ -89,15 +97,14 @@ def read(session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, 
             "fetchsize": str(fetch_size(heap.average_row_bytes)),
             "sessionInitStatement": init_statement(snapshot.name),
         }
-        conditions = ranges(heap.pages)
+        conditions = ranges(heap.pages, size)
         frame = session.read.jdbc(
             source.jdbc_url, subquery(source, heap), predicates=conditions, properties=properties
         )  # fmt: skip
         frames.append(frame)
     if not frames:
         return nothing(session, source)
-    pages = sum(heap.pages for heap in source.heaps)
-    count = sum(len(ranges(heap.pages)) for heap in source.heaps)
+    count = sum(len(ranges(heap.pages, size)) for heap in source.heaps)
     rows = reduce(lambda one, other: one.unionAll(other), frames)
     wanted = tasks(pages, count, cores)
     return (rows.coalesce(wanted) if wanted < count else rows).selectExpr(*projection(source))

@@ -8,13 +8,13 @@ import pytest
 
 from wal2lake.lake.names import directory, literal, quoted
 from wal2lake.lake.session import driver_settings
-from wal2lake.lake.snapshot import fetch_size, init_statement, ranges, tasks
+from wal2lake.lake.snapshot import fetch_size, init_statement, range_size, ranges, tasks
 from wal2lake.schema import TableId
 
 
 @pytest.mark.parametrize("pages", [0, 1, 8192])
 def test_small_heap_is_one_open_range(pages: int) -> None:
-    assert ranges(pages) == ["pos >= '(0,0)'::tid"]
+    assert ranges(pages, 8192) == ["pos >= '(0,0)'::tid"]
 
 
 def test_ranges_follow_each_other_and_the_last_is_open() -> None:
@@ -23,6 +23,15 @@ def test_ranges_follow_each_other_and_the_last_is_open() -> None:
         "pos >= '(10,0)'::tid AND pos < '(20,0)'::tid",
         "pos >= '(20,0)'::tid",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pages", "cores", "size"), [(0, 2, 512), (100, 2, 512), (22_400, 2, 2800), (1_000_000, 2, 8192), (22_400, 16, 512)]
+)
+def test_ranges_are_64_mb_of_a_large_table_and_several_per_core_of_a_small_one(
+    pages: int, cores: int, size: int
+) -> None:
+    assert range_size(pages, cores) == size
 
 
 def test_fetch_size_is_bounded_by_memory_and_never_zero() -> None:
