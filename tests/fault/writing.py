@@ -162,4 +162,6 @@ class Writer:
         return "INSERT INTO journal SELECT %s + i, repeat('x', 50) FROM generate_series(1, 200) i", (first,)
 
     def _truncate(self) -> tuple[str, tuple[Any, ...]]:
-        return "TRUNCATE " + self._random.choice(["events", "measures_1", "order_lines, events", "journal"]), ()
+        return "TRUNCATE " + self._random.choice(
+            ["events", "measures_1", "measures_rest", "order_lines, events", "journal"]
+        ), ()

@@ -1,0 +1,58 @@
+"""A fresh copy that the mirror itself asked for is not forgotten by a process that dies before it is committed."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import Mirrored
+
+from command import Project
+from servers import Database
+from waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = ("regions", "other")
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    database.execute(
+        "CREATE TABLE regions (id int, region text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);"
+        "CREATE TABLE regions_eu PARTITION OF regions FOR VALUES IN ('de', 'fr');"
+        "CREATE TABLE regions_rest PARTITION OF regions DEFAULT;"
+        "INSERT INTO regions SELECT i, (ARRAY['de', 'fr', 'us'])[i % 3 + 1] FROM generate_series(1, 60) i;"
+        "CREATE TABLE other (id int PRIMARY KEY, n int); INSERT INTO other VALUES (1, 0)"
+    )
+    return Mirrored(database, tmp_path / "lake", spark)
+
+
+def test_killed_while_a_table_is_copied_because_its_default_partition_was_emptied(
+    project: Project, mirrored: Mirrored
+) -> None:
+    database = mirrored.database
+    mirrored.catches_up(*TABLES)
+    project.configure(database.dsn)
+    run = project.start("run")
+    mirrored.is_streaming(*TABLES)
+    database.execute("TRUNCATE regions_rest")
+    # The copy waits for this lock until the process is dead.
+    locker = database.connect(autocommit=False)
+    locker.execute("LOCK TABLE regions IN ACCESS EXCLUSIVE MODE")
+
+    def copying() -> bool:
+        table = mirrored.table("regions")
+        return table is not None and table.state in ("SNAPSHOT", "ERRORED")
+
+    wait_until(copying, 60, lambda: f"regions is copied anew: {mirrored.table('regions')} {run.err}")
+    for _ in range(3):
+        database.execute("UPDATE other SET n = n + 1")
+        mirrored.follows("other")
+    run.signal(signal.SIGKILL)
+    assert run.wait().code == -signal.SIGKILL
+    locker.rollback()
+    mirrored.catches_up(*TABLES)
