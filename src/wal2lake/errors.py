@@ -21,6 +21,7 @@ Row values never appear in either; keys may.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -208,6 +209,11 @@ class GroupHeld(Wal2LakeError):
     kind = Kind.TRANSIENT
 
 
+_STORAGE = frozenset({
+    errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOTDIR, errno.ENAMETOOLONG,
+})  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Advice:
     """What an error means for the work: its class, and the two lines for people."""
@@ -221,7 +227,7 @@ def advise(error: BaseException) -> Advice:
     """One place that turns any error into what happens next."""
     if isinstance(error, Wal2LakeError):
         return Advice(error.kind, str(error), error.remedy)
-    if isinstance(error, OSError) and error.errno in (28, 30, 13, 122):
+    if isinstance(error, OSError) and error.errno in _STORAGE:
         reason = LakeUnwritable(path=error.filename or "?", cause=error.strerror)
         return Advice(reason.kind, str(reason), reason.remedy)
     if isinstance(error, MemoryError):

@@ -31,6 +31,7 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     return Mirrored(database, tmp_path / "lake", spark)
 
 
+@pytest.mark.slow
 def test_killed_while_a_table_is_copied_because_its_default_partition_was_emptied(
     project: Project, mirrored: Mirrored
 ) -> None:
@@ -45,8 +46,10 @@ def test_killed_while_a_table_is_copied_because_its_default_partition_was_emptie
     locker.execute("LOCK TABLE regions IN ACCESS EXCLUSIVE MODE")
 
     def copying() -> bool:
+        # Manifests that come after the truncation's let the change log forget it, if nobody says that it is needed.
+        database.execute("UPDATE other SET n = n + 1")
         table = mirrored.table("regions")
-        return table is not None and table.state in ("SNAPSHOT", "ERRORED")
+        return table is not None and table.state == "SNAPSHOT"
 
     wait_until(copying, 60, lambda: f"regions is copied anew: {mirrored.table('regions')} {run.err}")
     for _ in range(3):

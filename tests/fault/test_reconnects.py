@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from mirroring import Mirrored
+from psycopg.conninfo import conninfo_to_dict
 
 from proxy import Proxy
 from servers import Database, fresh_database, make_server
@@ -100,19 +100,47 @@ def test_a_connection_that_is_cut_again_and_again(database: Database, tmp_path: 
         mirrored.follows(*TABLES)
 
 
-def test_a_network_that_goes_silent(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+class _MendedProxy(Proxy):
+    """A proxy whose deafness passes; what was said meanwhile arrives late."""
+
+    def hear(self) -> None:
+        self._hearing.set()
+
+
+def _through(proxy: Proxy, database: Database) -> dict[str, str]:
+    port = conninfo_to_dict(database.dsn)["port"]
+    return {"dsn": database.dsn.replace(f":{port}/", f":{proxy.port}/")}
+
+
+@pytest.mark.slow
+def test_a_network_that_is_silent_for_longer_than_is_borne(
+    database: Database, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
     _make(database)
-    mirrored = Mirrored(database, tmp_path / "lake", spark)
-    mirrored.catches_up(*TABLES)
-    _change(database)
-    parts = psycopg.conninfo.conninfo_to_dict(database.dsn)
-    with Proxy(HOST, int(str(parts["port"]))) as proxy:
-        through = database.dsn.replace(f":{parts['port']}/", f":{proxy.port}/")
-        mirrored.configure(source={"dsn": through})
+    with _MendedProxy(HOST, database.server.port) as proxy:
+        mirrored = Mirrored(database, tmp_path / "lake", spark, source=_through(proxy, database))
         with mirrored.running():
             mirrored.is_streaming(*TABLES)
             proxy.go_deaf()
             _change(database)
-    # It was told to stop while nothing answered; what it did not see comes with the next run.
+            wait_until(lambda: "capture of group" in caplog.text, 150, "capture gives the connection up")
+            proxy.hear()
+            mirrored.follows(*TABLES)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_while_the_network_is_silent_ends_and_loses_nothing(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    _make(database)
+    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored.catches_up(*TABLES)
+    _change(database)
+    with Proxy(HOST, database.server.port) as proxy:
+        mirrored.configure(source=_through(proxy, database))
+        with mirrored.running():
+            mirrored.is_streaming(*TABLES)
+            proxy.go_deaf()
+            _change(database)
     mirrored.configure(source={})
     mirrored.catches_up(*TABLES)

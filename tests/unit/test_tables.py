@@ -76,6 +76,14 @@ def test_a_table_holds_the_manifests_that_it_still_needs() -> None:
     assert table.done_with(9) == 6
 
 
+def test_a_table_that_the_lake_did_not_answer_for_holds_everything() -> None:
+    table = run()
+    table.fail(TRANSIENT)
+    assert table.done_with(9) == 0
+    table.detached = True
+    assert table.done_with(9) == 9
+
+
 def test_a_failed_copy_is_what_is_tried_again() -> None:
     table = run()
     table.begin_copy(1)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from ..changelog import ChangeLog
 from ..changelog.manifest import Manifest
-from ..errors import SlotLost, Wal2LakeError, advise
+from ..errors import ForeignTable, SlotLost, Wal2LakeError, advise
 from ..lake import Lake
 from ..schema import TableSchema
 from ..source.database import Source
@@ -60,6 +60,7 @@ class Roster:
     def place(self, table: TableRun, manifests: Sequence[Manifest], *, copy: bool) -> None:
         """Find out from the lake where a table stands, when a run begins and when an error is tried again."""
         table.update(error=None, remedy=None, retry_at=None)
+        table.detached = False
         try:
             applied = self._lake.applied(table.schema.id, self._source.table_id(table.schema.oid))
             if copy or applied is None:
@@ -71,6 +72,7 @@ class Roster:
             else:
                 raise SlotLost(slot=self._log.origin.slot, lsn=applied.lsn, cause="was made anew")
         except Wal2LakeError as error:
+            table.detached = isinstance(error, SlotLost | ForeignTable)
             table.fail(advise(error))
 
     def retry(self, manifests: Sequence[Manifest]) -> None:

@@ -218,7 +218,7 @@ class GroupScheduler:
                 log.error("group %s: %s", self.group.name, error.remedy)
             self._lost = advise(error)
             self._note(state=GroupState.ERRORED)
-        elif not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS:
+        elif (self._until is not None and report.fatal) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
             raise error
         elif report.fatal and monotonic() >= self._capture_again:
             self._capture_again = monotonic() + BACKOFF_FIRST
@@ -255,7 +255,9 @@ class GroupScheduler:
 
     def _copy_pending(self, opened: OpenSnapshot | None = None) -> None:
         pending = [table for table in self._tables if table.resync and table.job is None]
-        if not pending or self._lost is not None:
+        # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
+        followed = opened is not None or self._capture.report().connected_once
+        if not pending or not followed or self._lost is not None:
             if opened is not None:
                 opened.close()
             return
@@ -286,7 +288,8 @@ class GroupScheduler:
             raise
         self._progress.copy_finished(table.name, applied.rows)
         log.info("copied %s: %d rows", table.name, applied.rows)
-        self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
+        if self._lost is None:
+            self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
         return applied
 
     def _face_loss(self, lost: Advice) -> None:
@@ -295,7 +298,7 @@ class GroupScheduler:
             settled = table.job is None and not table.resync and not (table.active and table.waiting is not None)
             if settled and not table.failed_by(lost):
                 table.fail(lost)
-        drained = not any(table.job is not None or table.active for table in self._tables)
+        drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
         if drained and any(table.resync for table in self._tables):
             try:
                 self._start_over()
@@ -345,6 +348,8 @@ class GroupScheduler:
             table.job = None
             error = None if job.cancelled() else job.exception()
             if error is None and not job.cancelled():
+                # A copy that was made while the stream was lost has nothing to continue with.
+                table.resync = table.state is TableState.SNAPSHOT and self._lost is not None
                 table.finish(job.result(), self._manifests)
             elif self._stopping.is_set():
                 table.abandon()
@@ -359,7 +364,15 @@ class GroupScheduler:
         log.debug("the cause", exc_info=error)
         table.fail(advice, at_once=self._until is not None and table.record.failures < ONCE_ATTEMPTS - 1)
         if isinstance(error, CopyNeeded):
+            self._want_copy(table)
+
+    def _want_copy(self, table: TableRun) -> None:
+        """Ask for a fresh copy in a way that a crash does not forget: the changes before it are let go."""
+        try:
+            table.resync_wanted = self._store.want_resync([table.record])
             table.resync = True
+        except Wal2LakeError as error:
+            log.warning("%s: the fresh copy has to wait: %s", table.name, error)
 
     def _logged(self) -> Lsn:
         return max(self._capture.report().logged_lsn, self._log.position())

@@ -24,9 +24,11 @@ from psycopg.rows import dict_row
 from ..errors import ConnectionFailed, GroupHeld, SourceRefused
 from ..position import Lsn
 from ..schema import TableId
+from ..source.connect import bounded
 from .state import GroupState, Mode, TableState
 
 CHANNEL = "wal2lake"
+PATIENCE_SECONDS = 15.0
 _LOCK_CLASS = zlib.crc32(b"wal2lake") & 0x7FFFFFFF
 _LATEST = 1
 
@@ -203,15 +205,17 @@ class StateStore:
                 "DELETE FROM wal2lake.tables WHERE group_name = %s AND oid = ANY (%s::oid[])", [group, list(oids)]
             )
 
-    def want_resync(self, tables: Iterable[TableRecord]) -> None:
-        """Ask for a fresh copy; a running process is woken, another does it at its next start."""
+    def want_resync(self, tables: Iterable[TableRecord]) -> datetime | None:
+        """Ask for a fresh copy; a running process is woken, another does it at its next start. When it was asked."""
         with self._use() as connection, connection.transaction():
+            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
             for table in tables:
                 connection.execute(
-                    "UPDATE wal2lake.tables SET resync_wanted = clock_timestamp() WHERE group_name = %s AND oid = %s",
-                    [table.group, table.oid],
+                    "UPDATE wal2lake.tables SET resync_wanted = %s WHERE group_name = %s AND oid = %s",
+                    [row and row["now"], table.group, table.oid],
                 )
             connection.execute(sql.SQL("NOTIFY {}").format(sql.Identifier(CHANNEL)))
+        return row["now"] if row else None
 
     def wanted_resyncs(self, group: str) -> dict[int, datetime]:
         """Tables that want a fresh copy, and since when; a table that is new here is one of them."""
@@ -243,7 +247,8 @@ class StateStore:
             if self._connection is None or self._connection.closed:
                 self._connection = _connect(self.dsn, self._timeout, "wal2lake state")
             try:
-                yield self._connection
+                with bounded(self._connection, PATIENCE_SECONDS):
+                    yield self._connection
             except psycopg.OperationalError as error:
                 self._connection.close()
                 self._connection = None
@@ -276,8 +281,9 @@ class GroupLease:
         connection = self._connection
         assert connection is not None
         try:
-            notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
-            connection.execute("SELECT 1")
+            with bounded(connection, seconds + PATIENCE_SECONDS):
+                notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
+                connection.execute("SELECT 1")
         except psycopg.OperationalError:
             self.release()
             return False

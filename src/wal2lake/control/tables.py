@@ -29,6 +29,8 @@ class TableRun:
     job: Future[Applied] | None = None
     copy_failed: bool = False
     """what is tried again is the copy"""
+    detached: bool = False
+    """the change log can't help it any more, only a fresh copy can"""
     held: int | None = None
     """while a copy runs: the last manifest that the copy will hold"""
     waiting: int | None = None
@@ -90,7 +92,8 @@ class TableRun:
         """The job under way has committed."""
         if self.state is TableState.SNAPSHOT:
             self.become(TableState.CATCHUP)
-        self.copy_failed, self.held = False, None
+        self.copy_failed = self.detached = False
+        self.held = None
         self.succeed()
         self.advance(applied, remaining)
 
@@ -128,9 +131,12 @@ class TableRun:
         """The highest manifest that this table has no more need of, when `last` is the newest."""
         if self.held is not None:
             return self.held
-        if self.applied is None or self.resync or self.waiting is None:
+        if self.resync or self.copy_failed or self.detached:
             return last
-        return self.waiting - 1
+        if self.applied is None:
+            # The lake has not said yet where the table stands, so everything may still be needed.
+            return 0
+        return last if self.waiting is None else self.waiting - 1
 
     def failed_by(self, advice: Advice) -> bool:
         return self.state is TableState.ERRORED and self.record.error == advice.message

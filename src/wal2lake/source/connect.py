@@ -6,8 +6,12 @@ raises instead of hiding rows. Failures come out as this product's own errors; a
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import select
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -146,6 +150,23 @@ def _connection_failed(source: SourceConfig, message: str) -> NoReturn:
 
 
 @contextmanager
+def bounded(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
+    """Hang up if the server takes longer: a network that has gone silent must not hold up a stop."""
+    watchdog = threading.Timer(seconds, _hang_up, [connection])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+def _hang_up(connection: psycopg.Connection[Any]) -> None:
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
 def explained(operation: str, object: str, remedy: str | None = None) -> Iterator[None]:
     """Turn psycopg's errors into ours. The primary message alone is kept: details may hold row values."""
     hint = {"remedy": remedy} if remedy else {}
@@ -155,7 +176,7 @@ def explained(operation: str, object: str, remedy: str | None = None) -> Iterato
         cause = error.diag.message_primary or "permission denied"
         raise SourceRefused(operation=operation, object=object, cause=cause, **hint) from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        if error.sqlstate is None or error.sqlstate[:2] in ("08", "57"):
+        if error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate[:3] == "57P":
             cause = error.diag.message_primary or "the connection was lost"
             raise ConnectionFailed(server="the source", cause=f"{cause} while {operation} {object}") from error
         raise SourceError(operation=f"{operation} {object}", cause=_primary(error), **hint) from error

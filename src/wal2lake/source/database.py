@@ -14,12 +14,15 @@ from ..errors import ConnectionFailed, ValueRefused
 from ..position import Lsn
 from ..schema import TableSchema
 from . import catalog, matching, publication, slot
-from .connect import Connection, connect, explained, mark, query, server_facts
+from .connect import Connection, bounded, connect, explained, mark, query, server_facts
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+PATIENCE_SECONDS = 30.0
+"""how long a question about the catalog may take"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Source:
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._config.source, self._group.name)
             try:
-                return question(self._connection)
+                with bounded(self._connection, PATIENCE_SECONDS):
+                    return question(self._connection)
             except ConnectionFailed:
                 self._connection.close()
                 self._connection = None
