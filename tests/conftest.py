@@ -73,7 +73,9 @@ def spark() -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
     from wal2lake.lake.session import Driver
 
-    driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]"}))
+    # The tests make hundreds of plans and run each once or twice: the JVM's second compiler would only be in the way.
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
     driver.start({})
     try:
         yield driver.root

@@ -43,6 +43,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_equal_tables_and_lines_that_read_them(project: Project, temporary: Path) -> None:
     finished = project.run("demo", "--seconds", "15", env={"TMPDIR": str(temporary)})
     assert finished.code == 0, finished.all
@@ -57,6 +58,7 @@ def test_the_demo_ends_with_equal_tables_and_lines_that_read_them(project: Proje
     assert "lake.public.orders" in _lines_to_paste(finished.out, "with PySpark:")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_demo_the_same_clean_way(project: Project, temporary: Path) -> None:
     demo = project.start("demo", env={"TMPDIR": str(temporary)})
     wait_until(lambda: "STREAMING" in demo.out or not demo.running, 120, lambda: f"rows arrive:\n{demo.out}{demo.err}")
@@ -70,6 +72,7 @@ def test_ctrl_c_ends_the_demo_the_same_clean_way(project: Project, temporary: Pa
         psycopg.connect(f"postgresql://postgres:x@127.0.0.1:{port[1]}/postgres")
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_the_users_own_database_alone(project: Project, temporary: Path) -> None:
     settings = {"WAL2LAKE_SOURCE__DSN": "postgresql://postgres@127.0.0.1:1/mine", "TMPDIR": str(temporary)}
     demo = project.start("demo", "--seconds", "1", env=settings)

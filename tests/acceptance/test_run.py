@@ -85,7 +85,9 @@ def test_run_once_copies_then_follows_and_teardown_leaves_only_the_lake(project:
     assert shop.server.password not in first.all + second.all + gone.all
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=lambda number: number.name
+)
 def test_a_run_follows_changes_and_stops_cleanly_on(number: signal.Signals, project: Project, shop: Database) -> None:
     project.configure(shop.dsn)
     run = project.start("run")
@@ -102,6 +104,7 @@ def test_a_run_follows_changes_and_stops_cleanly_on(number: signal.Signals, proj
     wait_until(lambda: shop.rows(readers) == [], 10, "nobody reads the slot any more")
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_with_the_name_of_the_first(project: Project, shop: Database) -> None:
     project.configure(shop.dsn)
     first = project.start("run")
@@ -114,6 +117,7 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(project: Project, sh
     assert first.running
 
 
+@pytest.mark.slow
 def test_status_of_an_idle_caught_up_mirror_shows_no_lag(project: Project, shop: Database) -> None:
     project.configure(shop.dsn)
     run = project.start("run")

@@ -95,6 +95,9 @@ class Mirrored:
         return Mirror(self.config).status().groups[0]
 
     def is_streaming(self, *names: str) -> None:
+        """Wait until a run is under way, not only remembered, and tables follow."""
+        running = "RUNNING"
+        wait_until(lambda: Mirror(self.config).status().groups[0].state == running, PATIENCE, "the group is running")
         for name in names:
             self._until(name, lambda table: table.state == "STREAMING", "streaming")
 

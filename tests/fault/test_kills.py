@@ -114,6 +114,7 @@ def _prove(project: Project, database: Database, rounds: int) -> None:
     _assert_no_rubbish(project.lake)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_repeated_by_a_few_kills(project: Project, database: Database) -> None:
     _prove(project, database, 3)
 

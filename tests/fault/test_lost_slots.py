@@ -151,6 +151,7 @@ def stingy_server() -> Iterator[EmbeddedServer]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_invalidated(stingy_server: EmbeddedServer, tmp_path: Path, spark: SparkSession) -> None:
     with fresh_database(stingy_server) as database:
         _make(database)

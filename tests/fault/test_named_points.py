@@ -43,6 +43,7 @@ def _assert_applied_once(mirrored: Mirrored, rounds: int) -> None:
     assert (counters.changes_applied, journal.changes_applied) == (50 * rounds, 10 * rounds)
 
 
+@pytest.mark.slow
 def test_killed_after_the_copy_was_written(project: Project, mirrored: Mirrored) -> None:
     project.configure(mirrored.database.dsn)
     killed = project.run("run", "--once", env={VARIABLE: faults.COPY_WRITTEN})
@@ -54,6 +55,7 @@ def test_killed_after_the_copy_was_written(project: Project, mirrored: Mirrored)
     assert list((mirrored.lake / "_wal2lake" / "copies").glob("*")) == []
 
 
+@pytest.mark.slow
 def test_killed_after_a_lake_commit(project: Project, mirrored: Mirrored) -> None:
     project.configure(mirrored.database.dsn)
     mirrored.catches_up(*TABLES)

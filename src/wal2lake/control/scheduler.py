@@ -24,12 +24,13 @@ from ..errors import Advice, CopyFailed, CopyNeeded, GroupHeld, SchemaChanged, S
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..source.database import Source
 from ..source.model import ExportedSnapshot
 from .capture import CaptureProcess
 from .copies import CopyRound, OpenSnapshot
 from .planner import LogView, difference, plan
+from .pump import CaptureReport
 from .roster import Roster
 from .state import BACKOFF_FIRST, GroupState, TableState
 from .store import GroupLease, GroupRecord, StateStore, TableRecord
@@ -218,11 +219,16 @@ class GroupScheduler:
                 log.error("group %s: %s", self.group.name, error.remedy)
             self._lost = advise(error)
             self._note(state=GroupState.ERRORED)
-        elif (self._until is not None and report.fatal) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
+        elif self._hopeless(report):
             raise error
         elif report.fatal and monotonic() >= self._capture_again:
             self._capture_again = monotonic() + BACKOFF_FIRST
             self._capture.start()
+
+    def _hopeless(self, report: CaptureReport) -> bool:
+        """Whether a capture that fails is to end the run: it is to end anyway, or the capture never got through."""
+        late = monotonic() - self._began > GIVE_UP_SECONDS
+        return (report.fatal and self._until is not None) or (late and not report.connected_once)
 
     def _read_manifests(self) -> None:
         for manifest in self._log.after(self._seen):
@@ -323,17 +329,26 @@ class GroupScheduler:
             return
         if not table.schema.same_shape(applied.schema):
             self._fail(table, SchemaChanged(table=table.name, cause=difference(applied.schema, table.schema)))
-        elif table.waiting is None:
-            if table.state is TableState.CATCHUP and self._logged() >= applied.lsn:
-                table.become(TableState.STREAMING)
-                table.succeed()
-        else:
+            return
+        if table.state is TableState.CATCHUP:
+            self._look_whether_caught_up(table, applied)
+        if table.waiting is not None:
             planned = plan(applied, self._manifests, self._view)
             if planned.batch is not None:
                 table.job = self._applies.submit(self._apply, applied, planned.batch)
                 table.job.add_done_callback(lambda _: self._wake.set())
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
+
+    def _look_whether_caught_up(self, table: TableRun, applied: Applied) -> None:
+        """A table streams when it has what was captured as its catching up began; a busy one is never without more."""
+        logged = self._logged()
+        if not table.catch_up:
+            table.catch_up = max(logged, applied.lsn)
+        if applied.lsn >= table.catch_up or (table.waiting is None and logged >= table.catch_up):
+            table.catch_up = ZERO
+            table.become(TableState.STREAMING)
+            table.succeed()
 
     def _apply(self, applied: Applied, batch: Batch) -> Applied:
         if not batch.segments and not batch.truncations:

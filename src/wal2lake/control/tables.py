@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from ..changelog.manifest import Manifest
 from ..errors import Advice, Kind
 from ..lake.model import Applied
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..schema import TableSchema
 from .state import BACKOFF_MOST, TableState, backoff, may_become
 from .store import TableRecord
@@ -27,6 +27,8 @@ class TableRun:
     resync_wanted: datetime | None = None
     """when the copy that is wanted, or under way, was asked for"""
     job: Future[Applied] | None = None
+    catch_up: Lsn = ZERO
+    """a table that has this position has caught up"""
     copy_failed: bool = False
     """what is tried again is the copy"""
     detached: bool = False

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 # File systems stamp with a clock of their own, which may be a little behind.
 _CLOCK_SLACK = 1.0
+_SMALL = 500_000
+"""rows and changes of a table below which a merge is quicker on one core than on several"""
 _RESERVED_COLUMNS = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
 )
@@ -126,8 +128,12 @@ class Lake:
         from .apply import apply
 
         record = Record(batch.to_lsn, batch.to_manifest, applied.changes + batch.changes)
+        settings = dict(self._tables.commit_settings(record))
+        if applied.rows + batch.changes < _SMALL:
+            # One task writes one file; more would cost more than they save.
+            settings["spark.sql.shuffle.partitions"] = "1"
         try:
-            with self._work("applying changes to", table, self._tables.commit_settings(record)) as session:
+            with self._work("applying changes to", table, settings) as session:
                 if (already := self._already(session, applied, batch, source_id)) is not None:
                     return already
                 apply(session, self._tables, schema, batch, planned)

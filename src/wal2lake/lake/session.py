@@ -129,7 +129,10 @@ class Driver:
         finally:
             # A session goes back only without the settings, so that they can't reach another table's commit.
             for name in settings or {}:
-                session.conf.unset(name)
+                if (usual := self._settings.get(name)) is not None:
+                    session.conf.set(name, usual)
+                else:
+                    session.conf.unset(name)
             with self._lock:
                 self._idle.append(session)
 
