@@ -16,7 +16,7 @@ from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.lake import Lake
 
-SEEDS = range(int(os.environ.get("WAL2LAKE_TEST_HISTORIES", "2")))
+SEEDS = range(int(os.environ.get("WAL2LAKE_TEST_HISTORIES", "1")))
 BATCHES = 5
 
 

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from mirroring import lines_of_error
 
 from command import Project
@@ -22,6 +23,7 @@ def _contents(directory: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_lake_table_and_a_directory_of_somebody_else_are_refused(project: Project, database: Database) -> None:
     for name in ("taken", "occupied", "free"):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1), (2)")

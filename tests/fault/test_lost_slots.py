@@ -108,6 +108,7 @@ def test_a_slot_that_was_dropped_while_a_run_is_active(mirrored: Mirrored) -> No
         mirrored.follows(*TABLES)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_in_two_lines_for_each_table_what_was_lost(project: Project, mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])

@@ -75,6 +75,7 @@ def test_found_by_the_copy(mirrored: Mirrored) -> None:
     mirrored.catches_up(*UNFIT, "other")
 
 
+@pytest.mark.slow
 def test_found_in_the_stream(mirrored: Mirrored) -> None:
     with mirrored.running():
         mirrored.is_streaming(*UNFIT, "other")

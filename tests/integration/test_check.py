@@ -15,6 +15,7 @@ from wal2lake.cli import main
 from wal2lake.control.preflight import Finding, Level, check
 from wal2lake.position import Lsn
 from wal2lake.source.connect import connect, server_facts
+from wal2lake.source.slot import slot_name
 
 
 def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:
@@ -66,12 +67,13 @@ def test_a_role_with_few_rights_is_told_each_grant_and_they_help(database: Datab
 
 def test_a_slot_of_ours_made_by_something_else_is_noticed(database: Database, config: ConfigFactory) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    database.rows("SELECT pg_create_logical_replication_slot('wal2lake_odd', 'test_decoding')")
+    name = slot_name("odd", database.name)
+    database.rows("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [name])
     try:
         found = by_object(check(config(groups=[{"name": "odd"}])))
-        assert found["slot wal2lake_odd"].blocks
+        assert found[f"slot {name}"].blocks
     finally:
-        database.rows("SELECT pg_drop_replication_slot('wal2lake_odd')")
+        database.rows("SELECT pg_drop_replication_slot(%s)", [name])
 
 
 def test_a_slot_and_a_change_log_that_do_not_belong_together_are_noticed(
@@ -82,17 +84,18 @@ def test_a_slot_and_a_change_log_that_do_not_belong_together_are_noticed(
     log = ChangeLog(made.changelog_path, "apart")
     with connect(made.source) as conn:
         facts = server_facts(conn)
-    log.create(facts, "wal2lake_apart")
+    name = slot_name("apart", database.name)
+    log.create(facts, name)
     log.begin(Lsn(1))
-    assert "is gone" in by_object(check(made))["slot wal2lake_apart"].consequence
-    log.create(replace(facts, system_identifier="7"), "wal2lake_apart")
+    assert "is gone" in by_object(check(made))[f"slot {name}"].consequence
+    log.create(replace(facts, system_identifier="7"), name)
     assert "another database cluster" in by_object(check(made))["change log of group apart"].consequence
     log.remove()
-    database.rows("SELECT pg_create_logical_replication_slot('wal2lake_apart', 'pgoutput')")
+    database.rows("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     try:
-        assert "no change log" in by_object(check(made))["slot wal2lake_apart"].consequence
+        assert "no change log" in by_object(check(made))[f"slot {name}"].consequence
     finally:
-        database.rows("SELECT pg_drop_replication_slot('wal2lake_apart')")
+        database.rows("SELECT pg_drop_replication_slot(%s)", [name])
 
 
 def test_an_override_that_cannot_carry_a_column_blocks(database: Database, config: ConfigFactory) -> None:

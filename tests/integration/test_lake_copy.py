@@ -54,7 +54,7 @@ def test_copy_holds_the_rows_and_the_position(lake: Lake, database: Database, pa
 def test_rows_committed_after_the_snapshot_are_in_no_range(
     lake: Lake, database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "PAGES_PER_RANGE", 1)
+    monkeypatch.setattr(copying, "MOST_PAGES_PER_RANGE", 1)
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 500) i"
     )

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import ConfigFactory
 from lake_history import copied, describe
 from servers import Database
@@ -72,6 +74,7 @@ def jvm_of(process: subprocess.Popen[str]) -> int:
     return int(pid)
 
 
+@pytest.mark.slow
 def test_start_is_quiet_and_stop_ends_the_jvm(database: Database, config: ConfigFactory) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     process = run_copy(database, Path(config().lake.path))
@@ -83,6 +86,7 @@ def test_start_is_quiet_and_stop_ends_the_jvm(database: Database, config: Config
     assert not alive(jvm)
 
 
+@pytest.mark.slow
 def test_jvm_survives_ctrl_c_and_dies_with_its_process_in_the_middle_of_a_copy(
     database: Database, config: ConfigFactory, lake: Lake
 ) -> None:
@@ -118,6 +122,7 @@ def test_jvm_survives_ctrl_c_and_dies_with_its_process_in_the_middle_of_a_copy(
     assert copied(lake, database, "t").rows == 5000
 
 
+@pytest.mark.slow
 def test_copy_killed_after_its_commit_keeps_the_rows_and_leaves_no_note(
     database: Database, config: ConfigFactory, lake: Lake
 ) -> None:
