@@ -76,6 +76,7 @@ class Mirror:
             known = store.exists()
             groups = {record.name: record for record in store.groups()} if known else {}
             records = store.tables() if known else []
+            holders = {group.name: store.holder(group.name) for group in self._config.groups}
         now = datetime.now(UTC)
         statuses: list[GroupStatus] = []
         tables: list[TableStatus] = []
@@ -84,7 +85,7 @@ class Mirror:
                 place = source.standing()
                 mine = [r for r in records if r.group == group.name] or _unstarted(source, group)
             record = groups.get(group.name)
-            running = record is not None and record.holder is not None and place.active
+            running = record is not None and holders[group.name] is not None
             logged = record.logged_lsn if record is not None else None
             rows = [_table_status(r, logged if running else None, now) for r in mine]
             behind = max((row.lag_seconds for row in rows), default=0.0)
@@ -103,7 +104,7 @@ class Mirror:
                     lag_bytes=place.lag_bytes,
                     lag_seconds=behind if place.lag_bytes else 0.0,
                     retained_wal_bytes=place.retained_wal_bytes,
-                    holder=record.holder if record is not None and running else None,
+                    holder=holders[group.name],
                     error=record.error if record is not None else None,
                     remedy=record.remedy if record is not None else None,
                 )

@@ -162,6 +162,11 @@ class StateStore:
             for row in rows
         ]  # fmt: skip
 
+    def holder(self, group: str) -> str | None:
+        """Who runs a group now; None if nobody does."""
+        with self._use() as connection:
+            return _holder(connection, group)
+
     def save_group(self, group: GroupRecord) -> None:
         with self._use() as connection:
             connection.execute(
@@ -266,9 +271,9 @@ class GroupLease:
     def take(self) -> None:
         """Hold the group, or raise GroupHeld with the holder's name."""
         connection = _connect(self._dsn, self._timeout, self.holder)
-        row = connection.execute("SELECT pg_try_advisory_lock(%s, %s) AS held", self._key).fetchone()
+        row = connection.execute("SELECT pg_try_advisory_lock(%s, %s) AS held", _lock_key(self._group)).fetchone()
         if not row or not row["held"]:
-            holder = self._current_holder(connection)
+            holder = _holder(connection, self._group) or "another process"
             connection.close()
             raise GroupHeld(group=self._group, holder=holder)
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL)))
@@ -298,21 +303,23 @@ class GroupLease:
         if connection is not None:
             connection.close()
 
-    @property
-    def _key(self) -> list[int]:
-        return [_LOCK_CLASS, zlib.crc32(self._group.encode()) & 0x7FFFFFFF]
 
-    def _current_holder(self, connection: psycopg.Connection[dict[str, Any]]) -> str:
-        row = connection.execute(
-            """
-            SELECT coalesce(a.application_name, 'another process') || ' (backend ' || l.pid || ')' AS holder
-            FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-            WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s AND l.granted
-              AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            """,
-            self._key,
-        ).fetchone()
-        return str(row["holder"]) if row else "another process"
+def _lock_key(group: str) -> list[int]:
+    return [_LOCK_CLASS, zlib.crc32(group.encode()) & 0x7FFFFFFF]
+
+
+def _holder(connection: psycopg.Connection[dict[str, Any]], group: str) -> str | None:
+    """The process that holds a group, by the name that its session gives itself; None if nobody does."""
+    row = connection.execute(
+        """
+        SELECT coalesce(a.application_name, 'another process') || ' (backend ' || l.pid || ')' AS holder
+        FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.classid = %s AND l.objid = %s AND l.granted
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        """,
+        _lock_key(group),
+    ).fetchone()
+    return str(row["holder"]) if row else None
 
 
 def _connect(dsn: str, timeout: float, application: str) -> psycopg.Connection[dict[str, Any]]:

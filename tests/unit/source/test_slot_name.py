@@ -1,0 +1,19 @@
+import re
+
+import pytest
+
+from wal2lake.source.slot import slot_name
+
+
+def test_a_plain_name_is_told_in_full() -> None:
+    assert slot_name("default", "shop") == "wal2lake_default_shop"
+
+
+@pytest.mark.parametrize("database", ["Shop", "my-shop", "größe", "x" * 63, "a.b"])
+def test_any_database_gives_a_name_that_a_slot_may_have(database: str) -> None:
+    assert re.fullmatch(r"[a-z0-9_]{1,63}", slot_name("a" * 40, database))
+
+
+def test_databases_that_look_alike_have_slots_of_their_own() -> None:
+    names = {slot_name("default", database) for database in ("a_b", "a-b", "a.b", "A_B")}
+    assert len(names) == 4
