@@ -154,6 +154,7 @@ def test_a_lake_that_cannot_be_written_is_refused(project: Project, shop: Databa
     lines = finished.err.strip().splitlines()
     assert lines[-2].startswith("Error: ") and "occupied" in lines[-2], finished.all
     assert lines[-1].startswith("Try: ") and "Traceback" not in finished.all
+    assert shop.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
 
 
 def test_a_machine_without_java_says_so(project: Project, shop: Database, tmp_path: Path) -> None:
@@ -162,3 +163,4 @@ def test_a_machine_without_java_says_so(project: Project, shop: Database, tmp_pa
     assert finished.code == 1, finished.all
     assert "Java" in finished.err and "Traceback" not in finished.all
     assert finished.err.strip().splitlines()[-1].startswith("Try: ")
+    assert shop.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []

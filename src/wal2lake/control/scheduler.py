@@ -100,6 +100,9 @@ class GroupScheduler:
         schemas = self._source.discover()
         self._source.publish(schemas)
         self._until = self._source.mark() if once else None
+        if not self._log.started:
+            # A first start that can't work must not leave a slot behind, which would hold WAL for nobody.
+            self._lake.start()
         opened = self._open_log()
         try:
             self._capture.start()
