@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from command import Project
-from servers import Database, fresh_database, make_server
+from servers import Database, fresh_database, running_server
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 
@@ -36,14 +34,8 @@ def no_settings_from_outside() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    # Not in pytest's directory: that is closed to the user whom the server runs as when the tests run as root.
-    directory = Path(tempfile.mkdtemp(prefix="wal2lake-test-"))
-    directory.chmod(0o711)
-    try:
-        with make_server(directory / "postgres") as running:
-            yield running
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with running_server() as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,19 @@ def make_server(directory: Path) -> EmbeddedServer:
         max_wal_size="4GB",
         autovacuum="off",
     )
+
+
+@contextmanager
+def running_server() -> Iterator[EmbeddedServer]:
+    """A server in a directory of its own, which goes with it."""
+    # Not in pytest's directory: that is closed to the user whom the server runs as when the tests run as root.
+    directory = Path(tempfile.mkdtemp(prefix="wal2lake-test-"))
+    directory.chmod(0o711)
+    try:
+        with make_server(directory / "postgres") as running:
+            yield running
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Database:

@@ -8,15 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class Op(StrEnum):
-    INSERT = "I"
-    UPDATE = "U"
-    DELETE = "D"
-    TRUNCATE = "T"
-
 
 OLD_PREFIX = "old_"
 

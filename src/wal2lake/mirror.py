@@ -23,7 +23,7 @@ from .control.preflight import Finding
 from .control.preflight import check as preflight
 from .control.state import Mode, TableState
 from .control.store import GroupLease, StateStore, TableRecord
-from .errors import TableMissing
+from .errors import TableMissing, Wal2LakeError
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
 from .position import Lsn
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # noqa: TID251 - for the type alone
 
     from .control.scheduler import GroupScheduler
+    from .lake import Lake
 
 log = logging.getLogger(__name__)
 
@@ -184,11 +185,9 @@ class Mirror:
             source.close()
 
 
-def _quietly_start(lake: object) -> None:
-    from .errors import Wal2LakeError
-
+def _quietly_start(lake: Lake) -> None:
     try:
-        lake.start()  # type: ignore[attr-defined]
+        lake.start()
     except Wal2LakeError as error:
         log.debug("Spark did not start: %s", error)
 

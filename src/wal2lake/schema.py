@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -32,7 +32,7 @@ class TableId:
     @classmethod
     def parse(cls, text: str) -> TableId:
         """Take `public.orders` or `"My Schema"."a.b"` apart; without a schema it is public."""
-        parts = _split_identifier(text)
+        parts = [name for name, _ in split_identifier(text)]
         if len(parts) == 1:
             return cls("public", parts[0])
         if len(parts) == 2:
@@ -105,9 +105,6 @@ class TableSchema:
             (c.name, c.lake) for c in other.columns
         ] and self.key == other.key
 
-    def renamed(self, id: TableId) -> TableSchema:
-        return replace(self, id=id)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
@@ -137,11 +134,12 @@ def _readable(name: str) -> str:
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
-def _split_identifier(text: str) -> list[str]:
-    parts: list[str] = []
+def split_identifier(text: str) -> list[tuple[str, bool]]:
+    """The parts of a dotted name, each with whether it was quoted. Raises ValueError if it is not one."""
+    parts: list[tuple[str, bool]] = []
     at, text = 0, text.strip()
     while (match := _PART.match(text, at)) is not None:
-        parts.append(match[2] or match[1].replace('""', '"'))
+        parts.append((match[1].replace('""', '"'), True) if match[1] is not None else (match[2], False))
         at = match.end()
         if at == len(text):
             return parts

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +13,7 @@ from mirroring import Mirrored
 from psycopg.conninfo import conninfo_to_dict
 
 from proxy import Proxy
-from servers import Database, fresh_database, make_server
+from servers import Database, fresh_database, running_server
 from waiting import wait_until
 from wal2lake.demo.server import HOST, EmbeddedServer
 
@@ -39,13 +37,8 @@ def _change(database: Database) -> None:
 
 @pytest.fixture
 def own_server() -> Iterator[EmbeddedServer]:
-    directory = Path(tempfile.mkdtemp(prefix="wal2lake-restart-"))
-    directory.chmod(0o711)
-    try:
-        with make_server(directory / "postgres") as running:
-            yield running
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with running_server() as running:
+        yield running
 
 
 @pytest.mark.parametrize("order", [signal.SIGINT, signal.SIGQUIT], ids=["in-good-order", "as-after-a-crash"])

@@ -187,8 +187,9 @@ class GroupScheduler:
         else:
             self._tables.retry(self._manifests)
         self._copy_pending()
+        logged = self._logged()
         for table in self._tables:
-            self._consider(table)
+            self._consider(table, logged)
         self._retire()
         self._save()
 
@@ -325,7 +326,7 @@ class GroupScheduler:
 
     # ---- applying
 
-    def _consider(self, table: TableRun) -> None:
+    def _consider(self, table: TableRun, logged: Lsn) -> None:
         """Start an apply job for a table if something waits for it."""
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
@@ -334,7 +335,7 @@ class GroupScheduler:
             self._fail(table, SchemaChanged(table=table.name, cause=difference(applied.schema, table.schema)))
             return
         if table.state is TableState.CATCHUP:
-            self._look_whether_caught_up(table, applied)
+            _look_whether_caught_up(table, applied, logged)
         if table.waiting is not None:
             planned = plan(applied, self._manifests, self._view)
             if planned.batch is not None:
@@ -342,16 +343,6 @@ class GroupScheduler:
                 table.job.add_done_callback(lambda _: self._wake.set())
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
-
-    def _look_whether_caught_up(self, table: TableRun, applied: Applied) -> None:
-        """A table streams when it has what was captured as its catching up began; a busy one is never without more."""
-        logged = self._logged()
-        if not table.catch_up:
-            table.catch_up = max(logged, applied.lsn)
-        if applied.lsn >= table.catch_up or (table.waiting is None and logged >= table.catch_up):
-            table.catch_up = ZERO
-            table.become(TableState.STREAMING)
-            table.succeed()
 
     def _apply(self, applied: Applied, batch: Batch) -> Applied:
         if not batch.segments and not batch.truncations:
@@ -418,3 +409,13 @@ class GroupScheduler:
                 self._record_dirty = False
         except Wal2LakeError as error:
             log.warning("the state store could not be written: %s", error)
+
+
+def _look_whether_caught_up(table: TableRun, applied: Applied, logged: Lsn) -> None:
+    """A table streams when it has what was captured as its catching up began; a busy one is never without more."""
+    if not table.catch_up:
+        table.catch_up = max(logged, applied.lsn)
+    if applied.lsn >= table.catch_up or (table.waiting is None and logged >= table.catch_up):
+        table.catch_up = ZERO
+        table.become(TableState.STREAMING)
+        table.succeed()

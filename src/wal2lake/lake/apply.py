@@ -1,6 +1,6 @@
 """Bringing a batch of changes into a lake table, in exactly one commit.
 
-Which commit that is has been planned by `collapse.plan`; here the frames are put together and the commit is made.
+Which commit that is has been planned by `plan.plan`; here the frames are put together and the commit is made.
 """
 
 from __future__ import annotations

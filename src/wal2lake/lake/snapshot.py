@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ..source.model import CopySource, ExportedSnapshot, Heap
+from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap
 from .names import quoted
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 MOST_PAGES_PER_RANGE = 8192
 LEAST_PAGES_PER_RANGE = 512
-_PAGE_BYTES = 8192
 _BYTES_PER_FETCH = 16 * 1024 * 1024
 _HEAP_BYTES_PER_FILE = 512 * 1024 * 1024
 _BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
@@ -61,7 +60,7 @@ def fetch_size(average_row_bytes: int) -> int:
 
 def tasks(pages: int, count: int, cores: int) -> int:
     """How many tasks, and so files, the ranges become: enough for every core, then about 512 MB of heap each."""
-    return max(1, min(count, max(4 * cores, math.ceil(pages * _PAGE_BYTES / _HEAP_BYTES_PER_FILE))))
+    return max(1, min(count, max(4 * cores, math.ceil(pages * BLOCK_BYTES / _HEAP_BYTES_PER_FILE))))
 
 
 def init_statement(snapshot: str) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ConfigError, SourceRefused, TableMissing
-from ..schema import TableId
+from ..schema import TableId, split_identifier
 from .connect import Connection, explained, query
 
-_PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
@@ -50,19 +49,11 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        parts: list[tuple[str, bool]] = []
-        rest = text.strip()
-        while rest:
-            match = _PART.match(rest)
-            if match is None:
-                break
-            parts.append((match[1].replace('""', '"'), True) if match[1] is not None else (match[2], False))
-            rest = rest[match.end() :]
-            if rest.startswith(".") and len(rest) > 1:
-                rest = rest[1:]
-            elif rest:
-                break
-        if rest or not 1 <= len(parts) <= 2:
+        try:
+            parts = split_identifier(text)
+        except ValueError:
+            parts = []
+        if not 1 <= len(parts) <= 2:
             raise ConfigError(
                 field="groups.tables", cause=f"not a table name or pattern: {text!r}",
                 allowed="write it as schema.table or schema.*; quote names with dots: \"a.b\".c",
