@@ -115,6 +115,7 @@ class SourceConfig(_Section):
     heartbeat_interval: float = Field(
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )
+    streaming: bool = Field(True, description="Take large transactions in while they run, before they commit.")
 
 
 class LakeConfig(_Section):
@@ -155,6 +156,27 @@ class StateConfig(_Section):
         description="Another PostgreSQL for the state store; none: a schema `wal2lake` in the source.",
         examples=["postgresql://user:secret@localhost:5432/state"],
     )
+
+
+class ChangelogConfig(_Section):
+    """The change log, between capture and lake."""
+
+    max_bytes: int = Field(
+        50_000_000_000,
+        ge=1024 * 1024,
+        description="Disk that each group's log may take; when it is full, capture waits and the slot holds the WAL.",
+    )
+
+
+class MaintenanceConfig(_Section):
+    """Keeping lake tables quick to read: small files joined, old versions let go."""
+
+    enabled: bool = Field(True, description="Whether wal2lake does it; false: you do, by means of your own.")
+    small_files: int = Field(30, ge=2, description="Files written by small commits that start a compaction.")
+    snapshot_retention: float = Field(
+        3600, ge=0, description="Seconds for which old versions of a table stay readable."
+    )
+    snapshots_kept: int = Field(100, ge=1, description="Newest versions that stay readable whatever their age.")
 
 
 class GroupConfig(_Section):
@@ -215,6 +237,8 @@ class Config(BaseSettings):
     source: SourceConfig
     lake: LakeConfig = Field(default_factory=LakeConfig)
     spark: SparkConfig = Field(default_factory=SparkConfig)
+    changelog: ChangelogConfig = Field(default_factory=ChangelogConfig)
+    maintenance: MaintenanceConfig = Field(default_factory=MaintenanceConfig)
     state: StateConfig = Field(default_factory=StateConfig)
     groups: Annotated[tuple[GroupConfig, ...], AfterValidator(_unique_groups)] = Field(
         default_factory=lambda: (GroupConfig(name="default"),)
@@ -246,11 +270,13 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "source": SourceConfig,
     "lake": LakeConfig,
     "spark": SparkConfig,
+    "changelog": ChangelogConfig,
+    "maintenance": MaintenanceConfig,
     "state": StateConfig,
     "groups": GroupConfig,
     "tables": TableConfig,
 }
-_PLAIN_SECTIONS = ("source", "lake", "spark", "state")
+_PLAIN_SECTIONS = ("source", "lake", "spark", "changelog", "maintenance", "state")
 
 
 def variables() -> Iterator[str]:
@@ -352,6 +378,8 @@ _KINDS_OF_VALUE = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
 }
 
 

@@ -80,7 +80,8 @@ def test_every_variable_of_the_reference_is_taken(tmp_path: Path, monkeypatch: p
     values = {
         "DSN": "postgresql://db/x", "CONNECT_TIMEOUT": "3", "HEARTBEAT_INTERVAL": "3", "PATH": "/lake",
         "FORMAT": "iceberg", "PROPERTIES": "{}", "CATALOG": "{}", "MASTER": "local", "CONF": "{}",
-        "GROUPS": '[{"name": "a"}]', "TABLES": "{}",
+        "GROUPS": '[{"name": "a"}]', "TABLES": "{}", "STREAMING": "false", "MAX_BYTES": "9000000", "ENABLED": "true",
+        "SMALL_FILES": "5", "SNAPSHOT_RETENTION": "60", "SNAPSHOTS_KEPT": "3",
     }  # fmt: skip
     for name in variables():
         monkeypatch.setenv(name, values[name.removeprefix("WAL2LAKE_").rpartition("__")[2]])
@@ -111,7 +112,7 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[lake]\npaht = 'x'", "lake.paht: unknown key",
          "perhaps path is meant; the keys here are: catalog, format, path, properties"),
         ("[lakes]", "lakes: unknown key",
-         "perhaps lake is meant; the keys here are: groups, lake, source, spark, state, tables"),
+         "perhaps lake is meant; the keys here are: changelog, groups, lake, maintenance, source, spark, state, tables"),
         ("[spark]\nconf = { 'spark.x' = 3 }", 'spark.conf."spark.x": bad value', "a string, in quotes"),
         ("[[groups]]\nname = 'A b'", "groups[0].name: bad value 'A b'",
          "lower-case letters, digits and underscores, beginning with a letter, at most 40"),

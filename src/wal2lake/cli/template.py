@@ -92,6 +92,8 @@ def _type(field: FieldInfo) -> str:
         return "table of strings"
     if get_origin(annotation) is tuple:
         return "list of strings"
+    if annotation is bool:
+        return "true or false"
     if annotation in (float, int):
         return ("number" if annotation is float else "whole number") + _limits(field)
     return "string, secret" if SecretStr in _flat(annotation) else "string"
