@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from .control.scheduler import GroupScheduler
     from .lake import Lake
+    from .observe.tail import Change
 
 log = logging.getLogger(__name__)
 
@@ -123,18 +124,20 @@ class Mirror:
         """Ask for fresh copies of tables; a run that is active begins at once, otherwise the next one does."""
         with self._store() as store:
             records = store.tables() if store.exists() else []
-            by_id = {record.id: record for record in records}
-            wanted = records if all else []
-            for name in names:
-                record = by_id.get(TableId.parse(name))
-                if record is None:
-                    raise TableMissing(
-                        table=name, group="any",
-                        remedy="see the mirrored tables with: wal2lake tables list",
-                    )  # fmt: skip
-                wanted.append(record)
+            wanted = records if all else _named(records, names)
             store.want_resync(wanted)
         return tuple(str(record.id) for record in wanted)
+
+    def tail(self, names: Sequence[str] = (), lines: int = 10, stop: threading.Event | None = None) -> Iterator[Change]:
+        """The last changes that the change log still holds, then each new one until `stop`; without it no new ones."""
+        from .observe.tail import tail
+
+        tables = None
+        if names:
+            with self._store() as store:
+                tables = frozenset(record.id for record in _named(store.tables() if store.exists() else [], names))
+        logs = [ChangeLog(self._config.changelog_path, group.name) for group in self._config.groups]
+        return tail(logs, tables, lines, stop)
 
     def teardown(self) -> None:
         """Drop slots, publications and our schema, and the change log; lake tables stay as they are."""
@@ -199,6 +202,16 @@ def _run_all(groups: Sequence[GroupScheduler], stop: threading.Event, once: bool
     with ThreadPoolExecutor(len(groups), thread_name_prefix="group") as pool:
         runs = [pool.submit(group.run, stop, once) for group in groups]
     return [record for run in runs for record in run.result()]
+
+
+def _named(records: Sequence[TableRecord], names: Sequence[str]) -> list[TableRecord]:
+    by_id = {record.id: record for record in records}
+    for name in names:
+        if TableId.parse(name) not in by_id:
+            raise TableMissing(
+                table=name, group="any", remedy="see the mirrored tables with: wal2lake tables list"
+            )  # fmt: skip
+    return [by_id[TableId.parse(name)] for name in names]
 
 
 def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:

@@ -48,7 +48,7 @@ def test_options_stand_before_the_command(project: Project, database: Database) 
 
 
 def test_every_command_shows_an_example_in_its_help(project: Project) -> None:
-    commands = [[], *([name] for name in ("init", "check", "run", "status", "teardown", "demo"))]
+    commands = [[], *([name] for name in ("init", "check", "run", "status", "tail", "teardown", "demo"))]
     commands += [["tables", "list"], ["tables", "resync"]]
     for command in commands:
         finished = project.run(*command, "--help")
@@ -94,6 +94,16 @@ def test_commands_without_spark_answer_quickly(project: Project, database: Datab
     began = time.monotonic()
     project.run("status", "--json")
     assert time.monotonic() - began < 5
+
+
+def test_tail_before_the_first_run_shows_nothing_and_names_an_unknown_table(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn)
+    finished = project.run("tail", "--no-follow")
+    assert (finished.code, finished.out) == (0, ""), finished.all
+    error, _ = assert_two_lines(project.run("tail", "public.nothing"))
+    assert "public.nothing" in error
 
 
 def test_teardown_of_nothing_is_fine(project: Project, database: Database) -> None:

@@ -220,16 +220,35 @@ def tables_resync(
     """Copy tables anew: by the active run at once, or by the next one."""
     if bool(tables) == all:
         raise typer.BadParameter("name the tables, or give --all")
-    for name in tables or []:
-        try:
-            TableId.parse(name)
-        except ValueError:
-            raise typer.BadParameter(f"{name!r} is not a table name; write it as schema.table") from None
+    _require_names(tables)
     asked = _invocation(context).mirror().resync(tables or [], all=all)
     if asked:
         ConsoleOutput().done(f"copied anew by the active run, or by the next: {', '.join(asked)}")
     else:
         ConsoleOutput().done("no table is mirrored yet, so there is nothing to copy anew")
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml tail public.orders --json")
+def tail(
+    context: typer.Context,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table; none: every table.")
+    ] = None,
+    json: AsJson = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Earlier changes to begin with.")] = 10,
+    follow: Annotated[bool, typer.Option(help="Go on with each new change, until Ctrl-C.")] = True,
+) -> None:
+    """Show the changes as they are captured, with their values."""
+    _require_names(tables)
+    mirror, output = _invocation(context).mirror(), _output(json, series=True)
+
+    def show(stop: threading.Event) -> None:
+        for change in mirror.tail(tables or [], lines, stop if follow else None):
+            output.change(change)
+            if stop.is_set():
+                return
+
+    until_stopped(show)
 
 
 @app.command(epilog="Example: wal2lake -c shop.toml teardown --yes")
@@ -260,6 +279,14 @@ def demo(
 
     if not until_stopped(lambda stop: run_demo(seconds, stop)):
         raise typer.Exit(failure.EXIT_FAILED)
+
+
+def _require_names(tables: list[str] | None) -> None:
+    for name in tables or []:
+        try:
+            TableId.parse(name)
+        except ValueError:
+            raise typer.BadParameter(f"{name!r} is not a table name; write it as schema.table") from None
 
 
 def _invocation(context: typer.Context) -> Invocation:

@@ -18,6 +18,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from ..control.preflight import Finding
     from ..observe.status import GroupStatus, Status, TableStatus
+    from ..observe.tail import Change
 
 _PIPE_WIDTH = 200
 
@@ -31,6 +32,9 @@ class Output(Protocol):
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """What a check found."""
+
+    def change(self, change: Change) -> None:
+        """One change of a series."""
 
     def done(self, message: str) -> None:
         """A command did what it was asked to."""
@@ -65,6 +69,9 @@ class JsonOutput:
             }
         )
 
+    def change(self, change: Change) -> None:
+        self._print(change.to_json())
+
     def done(self, message: str) -> None:
         self._print({"ok": True, "message": message})
 
@@ -94,6 +101,16 @@ class ConsoleOutput:
                 self._out.print(Text(f"       fix: {finding.fix}", style="default"), soft_wrap=True)
         blocking = sum(finding.blocks for finding in findings)
         self.done(f"{blocking} of these must be fixed before a run" if blocking else "nothing stands in the way")
+
+    def change(self, change: Change) -> None:
+        said = change.to_json()
+        line = Text(f"{_moment(change.commit_ts)} {change.commit_lsn}/{change.seq} ", style="dim")
+        line.append(change.event, style="bold")
+        for values in filter(None, (said["old_key"], said["row"])):
+            line.append(" " + json.dumps(values, ensure_ascii=False), style="default")
+        if change.unchanged:
+            line.append(f" unchanged: {', '.join(change.unchanged)}", style="dim")
+        self._out.print(line, soft_wrap=True)
 
     def done(self, message: str) -> None:
         self._out.print(message, soft_wrap=True)

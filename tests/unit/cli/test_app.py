@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +19,7 @@ from wal2lake.cli import main
 from wal2lake.errors import GroupHeld
 from wal2lake.mirror import OnceResult
 from wal2lake.observe.status import Status, TableStatus
+from wal2lake.observe.tail import Change
 from wal2lake.position import Lsn
 
 DSN = "postgresql://user:hush@127.0.0.1:1/shop"
@@ -25,8 +28,8 @@ ERRORED = TableStatus(
     "public.b", "default", "ERRORED", "WAL", None, None, 0, 0.0, None, error="it broke", remedy="mend it"
 )
 COMMANDS: tuple[list[str], ...] = (
-    ["init"], ["check"], ["run"], ["status"], ["tables"], ["tables", "list"], ["tables", "resync"], ["teardown"],
-    ["demo"], [],
+    ["init"], ["check"], ["run"], ["status"], ["tables"], ["tables", "list"], ["tables", "resync"], ["tail"],
+    ["teardown"], ["demo"], [],
 )  # fmt: skip
 
 
@@ -53,6 +56,12 @@ class FakeMirror:
 
     def tables(self) -> tuple[TableStatus, ...]:
         return (STREAMING,)
+
+    def tail(self, names: Sequence[str], lines: int, stop: threading.Event | None) -> Iterator[Change]:
+        self.asked.append((list(names), lines, stop is not None))
+        yield Change(
+            "public.a", "UPDATE", Lsn(16), 2, 7, datetime(2024, 1, 2, tzinfo=UTC), {"id": 2}, {"id": 1}, ("v",)
+        )
 
     def resync(self, names: Sequence[str], all: bool = False) -> tuple[str, ...]:
         self.asked.append((list(names), all))
@@ -226,3 +235,18 @@ def test_a_server_that_is_down_is_two_lines_without_the_password(file: str, caps
     assert error.startswith("Error: cannot connect to ")
     assert remedy.startswith("Try: ")
     assert "hush" not in error + remedy
+
+
+def test_tail_prints_a_line_per_change(mirror: type[FakeMirror], file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-c", file, "tail", "public.a", "-n", "3"]) == 0
+    assert capsys.readouterr().out == (
+        '2024-01-02 00:00:00 0/10/2 public.a.UPDATE {"id": 1} {"id": 2} unchanged: v\n'
+    )  # fmt: skip
+    assert main(["-c", file, "tail", "--json", "--no-follow"]) == 0
+    assert json.loads(capsys.readouterr().out)["event"] == "public.a.UPDATE"
+    assert mirror.asked == [(["public.a"], 3, True), ([], 10, False)]
+
+
+def test_tail_of_what_is_no_table_name_is_wrong_usage(mirror: type[FakeMirror], file: str) -> None:
+    assert main(["-c", file, "tail", "a.b.c.d"]) == 2
+    assert mirror.asked == []
