@@ -4,7 +4,7 @@ RUN := .venv/bin/python
 ROUNDS ?= 20
 SEED ?=
 
-.PHONY: help setup demo test test-slow kill-test proof-million proof-pgbench lint format bench docs clean
+.PHONY: help setup demo test test-slow kill-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,8 +39,13 @@ format: setup ## let ruff rewrite the sources
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
-bench: setup ## measure capture, copy and freshness
+bench: ## measure everything that takes minutes, beside its peers
+	@scripts/setup bench
 	$(RUN) -m bench.run
+
+bench-full: ## the whole loads, and an hour's soak: takes hours
+	@scripts/setup bench
+	$(RUN) -m bench.run --full
 
 docs: setup ## write the reference pages from the code
 	$(RUN) scripts/generate_docs.py

@@ -1,228 +1,182 @@
 """Seconds from a commit in PostgreSQL until a reader of the lake sees it, with `wal2lake run` as a process.
 
-A writer makes 1,000 changed rows a second over four tables; an observer notes when each version of each lake table
-becomes visible. A commit is visible with the first version whose position includes it. The first seconds, in which the
-JVM warms up, are written and compared like the rest, and told apart in the figures.
+A writer makes 1,000 changed rows a second over four tables, then other loads in steps; an observer notes when each
+version of each lake table becomes visible. The first seconds, in which the JVM warms up, are written and compared like
+the rest, and told apart in the figures.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
-from wal2lake.config import Config, load_config
-from wal2lake.demo.compare import compare_tables
-from wal2lake.mirror import Mirror
-from wal2lake.position import Lsn
-
+from .following import STAGES, Batch, Delay, Followed, follow
 from .ground import Ground, prepared
+from .lake_contents import require_same_tables
 from .loads import ORDERS, fill_orders
-from .model import Options, Section, WrongData, percentile, require_equal
-from .observer import Observer, Version
+from .model import Options, Ratio, Section, Series, percentile
+from .running import Project, new_project, running
 from .warm_merge import warm_merge
-from .writer import Commit, Writer, Written, commit_ends, watch_commits
+from .writer import Writer
 
 TABLES = ("orders", "orders_2", "orders_3", "orders_4")
 TABLE_ROWS = 100_000
 ROWS_PER_SECOND = 1000.0
-WARM_UP_SECONDS = 20.0
-START_LIMIT, CATCH_UP_LIMIT, STOP_LIMIT = 180.0, 180.0, 60.0
+STEPS, QUICK_STEPS = (250.0, 500.0, 1000.0, 2000.0, 4000.0, 8000.0), (500.0, 2000.0, 8000.0)
+WARM_UP_SECONDS, STEP_SECONDS, QUICK_STEP_SECONDS = 20.0, 25.0, 12.0
 
 
 @dataclass(frozen=True)
-class Delay:
-    table: str
-    seconds: float
-    warm: bool
-    """whether the commit came after the warm-up"""
+class Outcome:
+    rows: int
+    warm_up: float
+    flush_interval: float
+    steady: Followed
+    steps: dict[float, Followed]
+    merge_rows: int
+    merge_seconds: float
+
+    @property
+    def bound(self) -> float:
+        return self.flush_interval + 2 * self.merge_seconds
 
 
 def measure(options: Options) -> Section:
     rows = options.rows(TABLE_ROWS)
     warm_up = min(WARM_UP_SECONDS, options.seconds)
     with prepared() as ground:
-        config = _prepare(ground, rows)
-        with _running(ground) as process:
-            _until(START_LIMIT, process, lambda: _streaming(config), "all tables are copied")
-            written, ends, versions = _follow(ground, config, rows, warm_up + options.seconds, process)
-            _end(process)
-        for comparison in compare_tables(ground.dsn, config.lake_path, [("public", table) for table in TABLES]):
-            if not comparison.equal:
-                raise WrongData(str(comparison))
-        delays = _delays(written.commits, ends, versions, warm_up)
-        batches = _batches(versions, written.commits[0].at + warm_up, written.commits[-1].at)
-        size = max(1, round(median(each["changes"] for each in batches)))
-        merge = warm_merge(config, TABLES[0], size, high=rows * 2 + 10 * len(written.commits))
-    return _section(config, written, delays, batches, (size, merge))
+        project = prepare(ground, TABLES, rows)
+        writer = Writer(ground.dsn, TABLES, rows)
+        with running(project) as run:
+            run.until_streaming(len(TABLES))
+            steady = follow(ground, run, writer, ROWS_PER_SECOND, warm_up + options.seconds)
+            seconds = max(5.0, options.seconds_of(STEP_SECONDS, QUICK_STEP_SECONDS))
+            rates = STEPS if options.full else QUICK_STEPS
+            steps = {rate: follow(ground, run, writer, rate, seconds) for rate in rates}
+            run.end()
+        require_same_tables(ground.dsn, project.lake, TABLES)
+        size = max(1, round(median(batch.changes for batch in _while_written(steady, warm_up))))
+        merge = warm_merge(project.config, TABLES[0], size, high=writer.high * 2)
+    interval = project.config.groups[0].flush_interval
+    return _section(Outcome(rows, warm_up, interval, steady, steps, size, merge))
 
 
-def _follow(
-    ground: Ground, config: Config, rows: int, seconds: float, process: subprocess.Popen[bytes]
-) -> tuple[Written, dict[int, Lsn], dict[str, list[Version]]]:
-    """Write, and watch the lake until every commit is visible in it."""
-    with closing(Observer(config.lake_path)) as observer:
-        watch_commits(ground.connection)
-        written = _write(ground, rows, seconds, process)
-        last = {commit.table: commit for commit in written.commits}.values()
-        # Asking for the ends costs the server a moment of work, so it comes when the last commits are through.
-        _until(
-            CATCH_UP_LIMIT, process, lambda: all(observer.position(commit.table) > commit.after for commit in last),
-            "all commits are visible",
-        )  # fmt: skip
-        ends = commit_ends(ground.connection)
-        _until(
-            CATCH_UP_LIMIT, process,
-            lambda: all(observer.position(commit.table) >= ends[commit.xid] for commit in last),
-            "all commits are visible",
-        )  # fmt: skip
-        return written, ends, {table: observer.versions(table) for table in TABLES}
+def prepare(ground: Ground, tables: Sequence[str], rows: int) -> Project:
+    """Tables of the shape of `orders`, and a project that mirrors them."""
+    ground.connection.execute(ORDERS)
+    for table in tables:
+        if table != "orders":
+            ground.connection.execute(f"CREATE TABLE {table} (LIKE orders INCLUDING ALL)")
+        fill_orders(ground.connection, rows, table)
+    ground.settle()
+    return new_project(ground.directory / "project", ground.dsn, [f"public.{table}" for table in tables])
 
 
-def _section(
-    config: Config, written: Written, delays: Sequence[Delay], batches: Sequence[Mapping[str, Any]],
-    merge: tuple[int, float],
-) -> Section:  # fmt: skip
-    warm = [delay for delay in delays if delay.warm]
-    groups = {table: [d.seconds for d in warm if d.table == table] for table in TABLES}
-    groups["all"] = [delay.seconds for delay in warm]
-    figures = {
-        name: {
-            "commits": len(values), **{f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)},
-            "max": max(values), "mean": sum(values) / len(values),
-        }
-        for name, values in groups.items()
+def _while_written(followed: Followed, warm_up: float) -> list[Batch]:
+    """The lake commits while the load was steady."""
+    commits = followed.written.commits
+    since, until = commits[0].at + warm_up, commits[-1].at
+    later = [batch for batch in followed.batches if batch.at > commits[0].at]
+    return [batch for batch in later if since <= batch.at <= until] or later
+
+
+def _spread(delays: Sequence[Delay]) -> dict[str, Any]:
+    values = [delay.seconds for delay in delays]
+    return {
+        "commits": len(values), **{f"p{percent}": percentile(values, percent) for percent in (50, 95, 99)},
+        "max": max(values), "mean": mean(values),
     }  # fmt: skip
-    interval, (size, seconds) = config.groups[0].flush_interval, merge
-    cold = max((delay.seconds for delay in delays if not delay.warm), default=0.0)
-    gap = median(each["seconds"] for each in batches)
+
+
+def _stages(delays: Sequence[Delay]) -> dict[str, float]:
+    known = [delay.stages for delay in delays if delay.stages is not None]
+    return {name: mean(stages[i] for stages in known) for i, name in enumerate(STAGES)} if known else {}
+
+
+def _section(outcome: Outcome) -> Section:
+    steady = outcome.steady
+    warm = steady.since(outcome.warm_up)
+    figures = {table: _spread([delay for delay in warm if delay.table == table]) for table in TABLES}
+    figures["all"] = _spread(warm)
+    p50 = figures["all"]["p50"]
+    load = f"{ROWS_PER_SECOND:,.0f} changed rows/s over {len(TABLES)} tables of {outcome.rows:,} rows"
+    steps = {rate: (_spread(followed.delays), followed) for rate, followed in outcome.steps.items()}
     return Section(
         name="freshness",
-        title=f"Seconds from commit to visible at {ROWS_PER_SECOND:,.0f} changed rows/s over {len(TABLES)} tables",
-        header=("table", "commits", "p50", "p95", "p99", "max"),
-        rows=tuple(
-            (name, f"{f['commits']:,}", f"{f['p50']:.2f}", f"{f['p95']:.2f}", f"{f['p99']:.2f}", f"{f['max']:.2f}")
-            for name, f in figures.items()
+        title="Seconds from commit to visible",
+        header=("load", "table", "commits", "p50", "p95", "p99", "max"),
+        rows=(
+            *[_row(load, name, spread) for name, spread in figures.items()],
+            *[_row(f"{rate:,.0f} changed rows/s", "all", spread) for rate, (spread, _) in steps.items()],
         ),
-        notes=(
-            f"written: {written.rows_per_second:,.0f} changed rows/s; longest wait in the warm-up before: {cold:.2f} s",
-            f"a table got a lake commit every {gap:.2f} s (median) with {size:,} changes",
-            f"flush interval {interval:g} s; a warm MERGE of {size:,} such rows into one table, alone: {seconds:.2f} s",
-            f"flush interval + 2 × MERGE = {interval + 2 * seconds:.2f} s, p50 = {figures['all']['p50']:.2f} s",
-        ),
+        notes=_notes(outcome, p50),
         figures={
-            "rows_per_second": written.rows_per_second, "seconds": written.seconds, "tables": figures,
-            "warm_up_max": cold, "flush_interval": interval, "warm_merge": {"rows": size, "seconds": seconds},
-            "lake_commits": len(batches), "lake_commit_gap": gap,
+            "rows_per_second": steady.written.rows_per_second, "seconds": steady.written.seconds, "tables": figures,
+            "flush_interval": outcome.flush_interval, "stages": _stages(warm),
+            "warm_merge": {"rows": outcome.merge_rows, "seconds": outcome.merge_seconds},
+            "steps": [
+                {"offered": rate, "visible_rows_per_second": f.rows_per_second, **spread, "stages": _stages(f.delays)}
+                for rate, (spread, f) in steps.items()
+            ],
         },
+        ratios=(
+            Ratio(
+                "commit to visible, p50", load, "s", p50, "flush interval + 2 × warm MERGE", outcome.bound,
+                outcome.bound / p50, 1.0,
+            ),
+        ),
+        series=(*_lag_over_time(steady), *_by_load({r: (s, f.rows_per_second) for r, (s, f) in steps.items()})),
     )  # fmt: skip
 
 
-def _prepare(ground: Ground, rows: int) -> Config:
-    ground.connection.execute(ORDERS)
-    for table in TABLES[1:]:
-        ground.connection.execute(f"CREATE TABLE {table} (LIKE orders INCLUDING ALL)")
-    for table in TABLES:
-        fill_orders(ground.connection, rows, table)
-    ground.settle()
-    file = ground.directory / "wal2lake.toml"
-    file.write_text(f'[source]\ndsn = "{ground.dsn}"\n[lake]\npath = "lake"\n[[groups]]\nname = "default"\n', "utf-8")
-    config = load_config(file)
-    config.lake_path.mkdir()
-    return config
+def _row(load: str, name: str, spread: dict[str, Any]) -> tuple[str, ...]:
+    return (load, name, f"{spread['commits']:,}", *[f"{spread[key]:.2f}" for key in ("p50", "p95", "p99", "max")])
 
 
-@contextmanager
-def _running(ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
-    """`wal2lake run`, which does not outlive this process; what it said is shown if anything goes wrong."""
-    setpriv = shutil.which("setpriv")
-    log = ground.directory / "run.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*([setpriv, "--pdeathsig", "TERM"] if setpriv else []), sys.executable, "-m", "wal2lake", "run"],
-            cwd=ground.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    except BaseException:
-        sys.stderr.write(_tail(log))
-        raise
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_LIMIT)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+def _notes(outcome: Outcome, p50: float) -> tuple[str, ...]:
+    steady = outcome.steady
+    began = steady.written.commits[0].at
+    cold = [delay.seconds for delay in steady.delays if delay.at < began + outcome.warm_up]
+    batches = _while_written(steady, outcome.warm_up)
+    gap = median(batch.seconds for batch in batches)
+    made_of = ", ".join(
+        f"{name} {seconds:.2f} s" for name, seconds in _stages(steady.since(outcome.warm_up)).items()
+    )  # fmt: skip
+    return (
+        f"written: {steady.written.rows_per_second:,.0f} changed rows/s; longest wait in the {outcome.warm_up:g} s of "
+        f"warm-up before: {max(cold, default=0.0):.2f} s",
+        f"a table got a lake commit every {gap:.2f} s (median) with {outcome.merge_rows:,} changes",
+        f"a commit's time is made of (means): {made_of or 'unknown'}",
+        f"flush interval {outcome.flush_interval:g} s; a warm MERGE of {outcome.merge_rows:,} such rows into one "
+        f"table, alone: {outcome.merge_seconds:.2f} s",
+        f"flush interval + 2 × MERGE = {outcome.bound:.2f} s, p50 = {p50:.2f} s",
+        *[
+            f"{rate:,.0f} changed rows/s offered: {followed.written.rows_per_second:,.0f} written, "
+            f"{followed.rows_per_second:,.0f} visible per second until the last of them was"
+            for rate, followed in outcome.steps.items()
+        ],
+    )  # fmt: skip
 
 
-def _tail(log: Path) -> str:
-    return "".join(f"run: {line}\n" for line in log.read_text("utf-8", "replace").splitlines()[-20:])
+def _lag_over_time(followed: Followed) -> list[Series]:
+    """Per table and second of the writer's time: the longest wait of a commit that was made in it."""
+    began = followed.written.commits[0].at
+    longest: dict[str, dict[int, float]] = {table: defaultdict(float) for table in TABLES}
+    for delay in followed.delays:
+        second = int(delay.at - began)
+        longest[delay.table][second] = max(longest[delay.table][second], delay.seconds)
+    return [
+        Series("lag", table, tuple(map(float, each)), tuple(each.values())) for table, each in longest.items()
+    ]  # fmt: skip
 
 
-def _until(limit: float, process: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        if process.poll() is not None:
-            raise RuntimeError(f"wal2lake run ended with {process.returncode} before {what}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {limit:g} s: {what}")
-        time.sleep(0.2)
-
-
-def _streaming(config: Config) -> bool:
-    tables = Mirror(config).status().tables
-    if broken := [f"{table.name}: {table.error}" for table in tables if table.state == "ERRORED"]:
-        raise RuntimeError("; ".join(broken))
-    return len(tables) == len(TABLES) and all(table.state == "STREAMING" for table in tables)
-
-
-def _write(ground: Ground, rows: int, seconds: float, process: subprocess.Popen[bytes]) -> Written:
-    stop = threading.Event()
-    writer = Writer(ground.dsn, TABLES, rows, ROWS_PER_SECOND)
-    with ThreadPoolExecutor(1, "writer") as pool:
-        writing = pool.submit(writer.run, seconds, stop)
-        try:
-            _until(seconds * 2 + 60, process, writing.done, "the writer is done")
-        finally:
-            stop.set()
-        return writing.result()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    require_equal("exit status of wal2lake run", process.wait(STOP_LIMIT), 0)
-
-
-def _delays(
-    commits: Sequence[Commit], ends: Mapping[int, Lsn], versions: Mapping[str, Sequence[Version]], warm_up: float
-) -> list[Delay]:
-    positions = {table: [version.lsn for version in each] for table, each in versions.items()}
-    warm_from = commits[0].at + warm_up
-    delays = []
-    for commit in commits:
-        # A version includes what ends at or before its position.
-        first = versions[commit.table][bisect_left(positions[commit.table], ends[commit.xid])]
-        delays.append(Delay(commit.table, first.at - commit.at, commit.at >= warm_from))
-    return delays
-
-
-def _batches(versions: Mapping[str, Sequence[Version]], since: float, until: float) -> list[dict[str, Any]]:
-    """The lake commits while the load was steady: how many changes each brought, and seconds since the one before."""
-    pairs = [pair for each in versions.values() for pair in pairwise(each)]
-    steady = [pair for pair in pairs if since <= pair[1].at <= until] or pairs
-    return [{"changes": b.changes - a.changes, "seconds": b.at - a.at} for a, b in steady]
+def _by_load(steps: dict[float, tuple[dict[str, Any], float]]) -> list[Series]:
+    rates = tuple(steps)
+    return [
+        Series("throughput", "wal2lake", rates, tuple(visible for _, visible in steps.values())),
+        *[Series("lag-by-load", key, rates, tuple(spread[key] for spread, _ in steps.values())) for key in
+          ("p50", "p95")],
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,25 @@ def cpu_seconds(pid: int | None, *, reaped: bool = False) -> float | None:
 def share(before: float | None, after: float | None, seconds: float) -> float | None:
     """Cores in use between two readings of `cpu_seconds`."""
     return None if before is None or after is None else (after - before) / seconds
+
+
+def peak_memory(pid: int | None) -> int | None:
+    """Most bytes that a process has ever had in memory; None where the system doesn't tell."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the files below a directory hold; one that goes away meanwhile counts nothing."""
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).stat().st_size
+    return total
 
 
 def _cpu_model() -> str:

@@ -33,7 +33,8 @@ def warm_merge(config: Config, table: str, size: int, high: int) -> float:
     driver = Driver(config)
     driver.start(IcebergTables(config).settings())
     try:
-        with driver.session("warm merge") as session:
+        # As wal2lake has it for a table of this size: one task writes one file.
+        with driver.session("warm merge", {"spark.sql.shuffle.partitions": "1"}) as session:
             known = session.sql(f"SELECT id FROM lake.public.{table} ORDER BY id DESC LIMIT {size * 20}").collect()
             ids = [row[0] for row in known]
             for turn in range(WARM_UPS + TIMED):

@@ -1,7 +1,8 @@
 """A writer of small transactions at a steady pace, and the exact position of each of its commits.
 
-Each transaction changes ten rows of one table: six updates, three inserts, one delete. A slot of its own, read when
-all is over, tells where in the WAL each commit ended; so nothing of wal2lake takes part in that.
+Each transaction changes ten rows of one table: six updates, three inserts, one delete; above a thousand changed rows a
+second it changes as many times ten as keep it at a hundred transactions a second. A slot of its own, read when all is
+over, tells where in the WAL each commit ended; so nothing of wal2lake takes part in that.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from wal2lake.position import Lsn
 
 UPDATED, INSERTED, DELETED = 6, 3, 1
 ROWS = UPDATED + INSERTED + DELETED
+MOST_TRANSACTIONS_PER_SECOND = 100
 WITNESS = "bench_witness"
 
 
@@ -30,6 +32,7 @@ class Commit:
     """when COMMIT was sent, by the clock of this machine"""
     after: Lsn
     """a position before the commit, behind all earlier ones"""
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,12 @@ class Written:
     seconds: float
 
     @property
+    def rows(self) -> int:
+        return sum(commit.rows for commit in self.commits)
+
+    @property
     def rows_per_second(self) -> float:
-        return len(self.commits) * ROWS / self.seconds
+        return self.rows / self.seconds
 
 
 def watch_commits(connection: psycopg.Connection[Any]) -> None:
@@ -61,28 +68,38 @@ def commit_ends(connection: psycopg.Connection[Any]) -> dict[int, Lsn]:
 class Writer:
     """Changes tables of the shape of `orders`, each filled with ids from 1 to `rows`."""
 
-    def __init__(self, dsn: str, tables: Sequence[str], rows: int, rows_per_second: float) -> None:
+    def __init__(self, dsn: str, tables: Sequence[str], rows: int) -> None:
         self._dsn, self._tables = dsn, tables
-        self._interval = ROWS / rows_per_second
         self._low = dict.fromkeys(tables, 1)
         self._high = dict.fromkeys(tables, rows + 1)
         self._random = random.Random(1)
+        self.latest: list[Commit] = []
+        """commits of the run under way, while it goes on"""
 
-    def run(self, seconds: float, stop: threading.Event) -> Written:
+    @property
+    def high(self) -> int:
+        """Above every id in use."""
+        return max(self._high.values())
+
+    def run(self, seconds: float, rows_per_second: float, stop: threading.Event) -> Written:
         """Write for so long; a writer that falls behind its pace catches up, and leaves nothing out."""
-        commits: list[Commit] = []
+        tens = max(1, round(rows_per_second / (ROWS * MOST_TRANSACTIONS_PER_SECOND)))
+        interval = ROWS * tens / rows_per_second
+        commits = self.latest = []
         with psycopg.connect(self._dsn) as connection:
             began = time.monotonic()
-            for number in range(round(seconds / self._interval)):
-                wait = began + number * self._interval - time.monotonic()
+            for number in range(max(len(self._tables), round(seconds / interval))):
+                wait = began + number * interval - time.monotonic()
                 if stop.wait(max(0.0, wait)):
                     break
-                commits.append(self._write(connection, self._tables[number % len(self._tables)]))
+                commits.append(self.write(connection, self._tables[number % len(self._tables)], tens))
             return Written(tuple(commits), time.monotonic() - began)
 
-    def _write(self, connection: psycopg.Connection[Any], table: str) -> Commit:
+    def write(self, connection: psycopg.Connection[Any], table: str, tens: int = 1) -> Commit:
+        """One transaction of ten rows, or so many times ten."""
         low, high = self._low[table], self._high[table]
-        updated = self._random.sample(range(low + DELETED, high), UPDATED)
+        gone, come = DELETED * tens, INSERTED * tens
+        updated = self._random.sample(range(low + gone, high), UPDATED * tens)
         row = connection.execute(
             f"""
             WITH updated AS (
@@ -97,11 +114,11 @@ class Writer:
                    (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted) + (SELECT count(*) FROM deleted),
                    pg_current_wal_insert_lsn()::text
             """,
-            (updated, high, high + INSERTED - 1, low, low + DELETED),
+            (updated, high, high + come - 1, low, low + gone),
         ).fetchone()
-        assert row is not None and row[1] == ROWS, row
+        assert row is not None and row[1] == ROWS * tens, row
         at = time.time()
         connection.commit()
-        self._low[table], self._high[table] = low + DELETED, high + INSERTED
+        self._low[table], self._high[table] = low + gone, high + come
         # A replication slot knows the lower half of a transaction's number.
-        return Commit(table, int(row[0]) & 0xFFFFFFFF, at, Lsn.parse(row[2]))
+        return Commit(table, int(row[0]) & 0xFFFFFFFF, at, Lsn.parse(row[2]), ROWS * tens)

@@ -174,7 +174,9 @@ class MaintenanceConfig(_Section):
     enabled: bool = Field(True, description="Whether wal2lake does it; false: you do, by means of your own.")
     small_files: int = Field(30, ge=2, description="Files written by small commits that start a compaction.")
     snapshot_retention: float = Field(
-        3600, ge=0, description="Seconds for which old versions of a table stay readable."
+        1800,
+        ge=0,
+        description="Seconds for which old versions of a table stay readable; every commit writes the list of them.",
     )
     snapshots_kept: int = Field(100, ge=1, description="Newest versions that stay readable whatever their age.")
 

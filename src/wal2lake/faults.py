@@ -13,6 +13,8 @@ SEGMENT_WRITTEN = "segment-written"
 MANIFEST_PUBLISHED = "manifest-published"
 LAKE_COMMITTED = "lake-committed"
 COPY_WRITTEN = "copy-written"
+LAKE_COMPACTED = "lake-compacted"
+SNAPSHOTS_EXPIRED = "snapshots-expired"
 
 
 def reached(point: str) -> None:

@@ -109,6 +109,9 @@ class Mirror:
                     holder=holders[group.name],
                     error=record.error if record is not None else None,
                     remedy=record.remedy if record is not None else None,
+                    warning=record.warning if record is not None else None,
+                    changelog_bytes=record.changelog_bytes if record is not None else None,
+                    changelog_max_bytes=self._config.changelog.max_bytes,
                 )
             )
         return Status(tuple(statuses), tuple(tables))

@@ -14,6 +14,7 @@ from servers import Database
 from wal2lake.errors import CopyFailed, ForeignTable, TableError
 from wal2lake.lake import Lake
 from wal2lake.lake import snapshot as copying
+from wal2lake.pgtypes import LakeType, wire
 from wal2lake.schema import TableId
 
 ODD_NAMES = [
@@ -48,6 +49,39 @@ def test_copy_holds_the_rows_and_the_position(lake: Lake, database: Database, pa
     assert seen[-1] == 1000
     assert applied.schema == describe(database, TableId("public", "t"))
     assert lake.applied(TableId("public", "t"), source_id(applied.schema)) == applied
+    assert_equal_tables(database, path, ["t"])
+
+
+@pytest.mark.parametrize(("type_name", "oid"), [("timestamp", 1114), ("timestamptz", 1184)])
+def test_each_microsecond_travels_as_itself(database: Database, type_name: str, oid: int) -> None:
+    lake_type = LakeType.parse(type_name)
+    sql = wire("v", "`v`", oid, -1, 0, {}, lake_type).sql
+    # Both sides of where the quick way begins and ends, and where a double is coarsest, with every kind of fraction.
+    database.execute(f"""
+        CREATE TABLE t AS
+        SELECT at::{type_name} + n * interval '1 microsecond' AS v FROM unnest(ARRAY[
+            '0001-01-01 00:00:00.1', '1582-10-10', '1899-12-31 23:59:59.995', '1900-01-01', '1969-12-31 23:59:59.995',
+            '2024-02-29 12:34:56', '2040-12-31 23:59:59.995', '2041-01-01', '2262-04-11 23:47:16.85', '9999-12-31'
+        ]) AS at, generate_series(0, 10000) AS n
+        UNION ALL
+        SELECT at::{type_name} + n * interval '15001.000007 seconds' FROM unnest(ARRAY['1900-01-01', '2030-01-01']) AS at,
+            generate_series(0, 20000) AS n
+    """)
+    exact = "(extract(epoch FROM v) * 1000000)::int8"
+    assert database.value(f"SELECT count(*) FROM t WHERE ({sql}) IS DISTINCT FROM {exact}") == 0
+
+
+def test_text_of_json_and_uuid_is_postgresqls_own_also_in_a_domain(lake: Lake, database: Database, path: Path) -> None:
+    database.execute("""
+        CREATE DOMAIN tag AS uuid;
+        CREATE DOMAIN settings AS jsonb;
+        CREATE TABLE t (id int PRIMARY KEY, a json, b jsonb, c uuid, d tag, e settings);
+        INSERT INTO t VALUES
+            (1, '{"b" : 1,  "a": [1.10, "\\u00e4"]}', '{"b" : 1,  "a": [1.10, "\\u00e4"]}',
+             'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', 'a0eebc999c0b4ef8bb6d6bb9bd380a12', '{}'),
+            (2, 'null', 'null', NULL, NULL, 'null'), (3, NULL, NULL, NULL, NULL, NULL)
+    """)
+    copied(lake, database, "t")
     assert_equal_tables(database, path, ["t"])
 
 

@@ -44,7 +44,10 @@ def test_a_store_that_is_not_there_says_so(database: Database) -> None:
 
 
 def test_tables_and_groups_are_read_back_as_written(store: StateStore) -> None:
-    group = GroupRecord("default", GroupState.RUNNING, "slot", "wal", holder="h", logged_lsn=Lsn.parse("0/5"))
+    group = GroupRecord(
+        "default", GroupState.RUNNING, "slot", "wal", holder="h", logged_lsn=Lsn.parse("0/5"), warning="w",
+        changelog_bytes=60_000_000_000,
+    )  # fmt: skip
     store.save_group(group)
     store.save_tables([TABLE])
     store.save_tables([replace(TABLE, rows=6)])
@@ -53,6 +56,31 @@ def test_tables_and_groups_are_read_back_as_written(store: StateStore) -> None:
     assert [replace(one, updated_at=None) for one in store.groups()] == [group]
     store.forget_tables("default", [TABLE.oid])
     assert store.tables() == []
+
+
+def test_many_tables_are_written_as_one(store: StateStore) -> None:
+    tables = [replace(TABLE, oid=oid, id=TableId("s", f"t{oid:03}"), error=None) for oid in range(1, 301)]
+    store.save_tables(tables)
+    store.save_tables([replace(table, rows=9) for table in tables[:2]])
+    assert [table.rows for table in store.tables()] == [9, 9, *[5] * 298]
+    stamps = "SELECT count(DISTINCT updated_at) FROM wal2lake.tables"
+    with psycopg.connect(store.dsn) as conn:
+        assert conn.execute(stamps).fetchone() == (2,)
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date(database: Database) -> None:
+    store = StateStore(database.dsn)
+    store.create()
+    database.execute("ALTER TABLE wal2lake.groups DROP COLUMN warning, DROP COLUMN changelog_bytes")
+    database.execute("UPDATE wal2lake.version SET version = 1")
+    database.execute("INSERT INTO wal2lake.groups (name, state, slot, capture) VALUES ('g', 'STOPPED', 's', 'wal')")
+    (old,) = store.groups()
+    assert (old.warning, old.changelog_bytes) == (None, None)
+    store.create()
+    store.save_group(replace(old, warning="w"))
+    assert [group.warning for group in store.groups()] == ["w"]
+    assert database.value("SELECT array_agg(version) FROM wal2lake.version") == [2]
+    store.close()
 
 
 def test_a_new_table_wants_a_copy_until_one_is_committed(store: StateStore) -> None:

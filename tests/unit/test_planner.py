@@ -25,10 +25,12 @@ def manifest(number: int, *segments: Segment, **cut: object) -> Manifest:
     return Manifest(number, Lsn(number * 100), Lsn(number * 100 + 100), 1, None, tables)
 
 
-def planned(applied_lsn: int, applied_manifest: int, *manifests: Manifest, limit: int = 1000) -> Plan:
+def planned(
+    applied_lsn: int, applied_manifest: int, *manifests: Manifest, limit: int = 1000, newest: Manifest | None = None
+) -> Plan:
     last_commits = {"before": Lsn(150), "after": Lsn(450)}
     view = LogView(lambda _, version: SCHEMAS[version], lambda s: Path(s.file), lambda s: last_commits[s.file])
-    return plan(Applied(Lsn(applied_lsn), applied_manifest, 0, 0, OLD), manifests, view, limit)
+    return plan(Applied(Lsn(applied_lsn), applied_manifest, 0, 0, OLD), manifests, view, limit, newest)
 
 
 def files(result: Plan) -> list[str]:
@@ -61,11 +63,33 @@ def test_a_manifest_wholly_before_the_copy_does_not_move_the_position_back() -> 
     assert result.batch.to_lsn == Lsn(450)
 
 
-def test_a_batch_ends_at_the_manifest_that_fills_it() -> None:
+def test_a_batch_ends_in_front_of_the_manifest_that_would_overfill_it() -> None:
     result = planned(
-        100, 0, manifest(1, segment("a", size=600)), manifest(2, segment("b", size=600)), manifest(3, segment("c"))
+        100, 0, manifest(1, segment("a", size=600)), manifest(2, segment("b", size=400)), manifest(3, segment("c"))
     )
     assert files(result) == ["a", "b"]
+    assert result.batch is not None
+    assert result.batch.to_manifest == 2
+
+
+def test_a_transaction_larger_than_a_batch_is_one_batch() -> None:
+    large = manifest(2, segment("b", size=700), segment("c", size=700))
+    assert files(planned(100, 0, manifest(1, segment("a")), large)) == ["a"]
+    assert files(planned(200, 1, large, manifest(3, segment("d")))) == ["b", "c"]
+
+
+def test_a_batch_that_takes_all_ends_at_the_newest_manifest() -> None:
+    result = planned(100, 0, manifest(1, segment("a")), newest=manifest(9))
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest) == (Lsn(1000), 9)
+
+
+def test_a_batch_that_leaves_something_ends_in_front_of_it() -> None:
+    refusal = Refusal(Lsn(350), 1, "ValueRefused", {"table": "public.t"})
+    for rest in (manifest(3, segment("b", size=1000)), manifest(3, refusals=(refusal,))):
+        result = planned(100, 0, manifest(1, segment("a")), rest, newest=manifest(9))
+        assert result.batch is not None
+        assert result.batch.to_manifest == 1
 
 
 def test_a_refusal_stops_in_front_of_its_manifest() -> None:

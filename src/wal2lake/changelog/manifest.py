@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -78,6 +78,11 @@ class TableCut:
     def changes(self) -> int:
         return sum(segment.rows for segment in self.segments) + len(self.truncations)
 
+    @property
+    def bytes(self) -> int:
+        """What its segments take on disk."""
+        return sum(segment.bytes for segment in self.segments)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -88,6 +93,15 @@ class Manifest:
     commit_ts: datetime | None
     """commit time of the last transaction in it"""
     tables: Mapping[int, TableCut]
+
+    @property
+    def bytes(self) -> int:
+        """What its segments take on disk."""
+        return sum(cut.bytes for cut in self.tables.values())
+
+    def of(self, oid: int) -> Manifest:
+        """The same cut with one table alone."""
+        return replace(self, tables={oid: self.tables[oid]})
 
     def to_json(self) -> str:
         return json.dumps(

@@ -1,15 +1,18 @@
 """Segments: the changes of one table as a Parquet file that Spark and everybody else can read.
 
-A segment is on disk when it is returned, under a name that no other has; only a manifest makes it part of the log.
+A segment grows by a batch at a time and is on disk when it is finished, under a name that no other has; only a
+manifest makes it part of the log. What is not finished is rubbish.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .durable import sync_directory
 from .manifest import Segment
 from .store import ChangeLog
 
@@ -31,34 +34,67 @@ class Rows:
     unchanged: int
 
 
+class SegmentWriter:
+    """A segment that is being written. One thread at a time."""
+
+    def __init__(self, log: ChangeLog, oid: int, schema_version: int, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self._log = log
+        self._directory = log.segment_directory(oid)
+        self._path = self._directory / f"{uuid.uuid4().hex}.parquet"
+        self._version = schema_version
+        self._rows = self._inserts = self._updates = self._deletes = self._key_changes = self._unchanged = 0
+        self.bytes = 0
+        """what is in the file so far"""
+        self._file = self._path.open("xb")
+        # Looking for a dictionary costs several times what writing the values does, and files get no smaller by it;
+        # statistics help nobody who reads segments whole.
+        self._writer = pq.ParquetWriter(
+            self._file, schema, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False,
+            version="2.6",
+        )  # fmt: skip
+
+    def write(self, rows: Rows) -> None:
+        """Append rows that come after those before. After an error it can't be finished."""
+        try:
+            self._writer.write_batch(rows.batch)
+        except BaseException:
+            self.abandon()
+            raise
+        self.bytes = self._file.tell()
+        self._rows += rows.batch.num_rows
+        self._inserts += rows.inserts
+        self._updates += rows.updates
+        self._deletes += rows.deletes
+        self._key_changes += rows.key_changes
+        self._unchanged += rows.unchanged
+
+    def finish(self) -> Segment:
+        """Make it durable, its name too."""
+        with self._file as file:
+            self._writer.close()
+            file.flush()
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        sync_directory(self._directory)
+        return Segment(
+            file=self._path.relative_to(self._log.directory).as_posix(),
+            rows=self._rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
+            deletes=self._deletes, key_changes=self._key_changes, unchanged=self._unchanged,
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """Let go of the file; it is swept away with all that no manifest names."""
+        # Its own end would be written to the file, should that have been closed before it.
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(OSError):
+            self._file.close()
+
+
 def write_segment(log: ChangeLog, rows: Rows) -> Segment:
     """Write a batch and make it durable, its name too."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    directory = log.segment_directory(rows.oid)
-    path = directory / f"{uuid.uuid4().hex}.parquet"
-    # A dictionary is tried and dropped per column chunk; statistics help nobody who reads segments whole.
-    with path.open("xb") as file:
-        with pq.ParquetWriter(
-            file, rows.batch.schema, compression="snappy", write_statistics=False, store_schema=False, version="2.6",
-        ) as writer:  # fmt: skip
-            writer.write_table(pa.Table.from_batches([rows.batch]))
-        file.flush()
-        os.fsync(file.fileno())
-        size = os.fstat(file.fileno()).st_size
-    _sync(directory)
-    return Segment(
-        file=path.relative_to(log.directory).as_posix(),
-        rows=rows.batch.num_rows, bytes=size, schema=rows.schema_version,
-        inserts=rows.inserts, updates=rows.updates, deletes=rows.deletes, key_changes=rows.key_changes,
-        unchanged=rows.unchanged,
-    )  # fmt: skip
-
-
-def _sync(directory: os.PathLike[str]) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    writer = SegmentWriter(log, rows.oid, rows.schema_version, rows.batch.schema)
+    writer.write(rows)
+    return writer.finish()

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
+from .durable import create, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
 
 FORMAT = 1
@@ -75,6 +76,8 @@ class ChangeLog:
         self._manifests = self.directory / "manifests"
         self._cache: OrderedDict[int, Manifest] = OrderedDict()
         self._last = 0
+        self._oldest = 0
+        self._group_file: tuple[tuple[int, int], dict[str, Any]] | None = None
         self._schemas: dict[int, list[TableSchema]] = {}
         self._schemas_lock = threading.Lock()
 
@@ -82,7 +85,7 @@ class ChangeLog:
         """Make the log's directory, for a slot that is about to be made. A log that is there keeps what it has."""
         for directory in (self._manifests, self.directory / "segments", self.directory / "schemas"):
             directory.mkdir(parents=True, exist_ok=True)
-        _sync_directory(self.directory.parent)
+        sync_directory(self.directory.parent)
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
         self._write_group(origin, self.starts if self.exists else [])
 
@@ -108,7 +111,8 @@ class ChangeLog:
         shutil.rmtree(self.directory, ignore_errors=True)
         self._cache.clear()
         self._schemas.clear()
-        self._last = 0
+        self._last = self._oldest = 0
+        self._group_file = None
 
     @property
     def origin(self) -> Origin:
@@ -157,7 +161,7 @@ class ChangeLog:
 
     def record_acknowledged(self, lsn: Lsn) -> None:
         """To be durable before a position beyond the last manifest is sent."""
-        _replace(self.directory / "acknowledged.json", json.dumps({"lsn": str(lsn)}))
+        replace(self.directory / "acknowledged.json", json.dumps({"lsn": str(lsn)}))
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -186,7 +190,7 @@ class ChangeLog:
         if manifest.to_lsn < manifest.from_lsn:
             raise self._damaged(f"manifest {number} would end at {to_lsn}, before its start {manifest.from_lsn}")
         try:
-            _create(self._manifest_path(number), manifest.to_json())
+            create(self._manifest_path(number), manifest.to_json())
         except FileExistsError:
             raise self._damaged(f"manifest {number} was written by another process") from None
         self._remember(manifest)
@@ -198,10 +202,23 @@ class ChangeLog:
         number = self._last or max(self._numbers(), default=0)
         if number == 0:
             return None
-        while self._manifest_path(number + 1).exists():
+        while self.has(number + 1):
             number += 1
         self._last = number
         return self.read(number)
+
+    def has(self, number: int) -> bool:
+        """Whether a manifest is there, at the price of one look at one file."""
+        return os.path.exists(self._manifest_name(number))  # noqa: PTH110 - a Path costs more than the question
+
+    def weights(self) -> list[tuple[int, int]]:
+        """Number and bytes of each manifest that is kept, oldest first."""
+        found = []
+        for number in sorted(self._numbers()):
+            manifest = self._read_if_kept(number)
+            if manifest is not None:
+                found.append((number, manifest.bytes))
+        return found
 
     def read(self, number: int) -> Manifest:
         if (manifest := self._cache.get(number)) is not None:
@@ -241,7 +258,7 @@ class ChangeLog:
         directory = self.directory / "segments" / str(oid)
         if not directory.exists():
             directory.mkdir(parents=True, exist_ok=True)
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
         return directory
 
     def schema_version(self, schema: TableSchema) -> int:
@@ -251,8 +268,8 @@ class ChangeLog:
             return len(known)
         directory = self.directory / "schemas" / str(schema.oid)
         directory.mkdir(parents=True, exist_ok=True)
-        _sync_directory(directory.parent)
-        _create(directory / f"{len(known) + 1}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+        sync_directory(directory.parent)
+        create(directory / f"{len(known) + 1}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
         known.append(schema)
         return len(known)
 
@@ -289,14 +306,9 @@ class ChangeLog:
         """Remove temporary files and segments that no manifest names. Returns how many."""
         named = set[str]()
         for number in self._numbers():
-            try:
-                manifest = self.read(number)
-            except ChangeLogDamaged:
-                # A manifest that is retired meanwhile takes its segments along.
-                if self._manifest_path(number).exists():
-                    raise
-                continue
-            named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
+            manifest = self._read_if_kept(number)
+            if manifest is not None:
+                named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
         rubbish = [path for path in self.directory.rglob("*.tmp") if path.is_file()]
         rubbish += [
             path for path in (self.directory / "segments").glob("*/*.parquet")
@@ -311,16 +323,29 @@ class ChangeLog:
         last = self.last()
         if last is None:
             return 0
-        gone = [number for number in sorted(self._numbers()) if number <= min(upto, last.number - 1)]
-        for number in gone:
-            manifest = self.read(number)
+        first = self._oldest or self.oldest()
+        beyond = max(first, min(upto + 1, last.number))
+        for number in range(first, beyond):
+            manifest = self._read_if_kept(number)
+            if manifest is None:
+                continue
             # The manifest goes first: segments without one are swept, a manifest without segments would be damage.
             self._manifest_path(number).unlink(missing_ok=True)
             self._cache.pop(number, None)
             for cut in manifest.tables.values():
                 for segment in cut.segments:
                     self.path(segment).unlink(missing_ok=True)
-        return len(gone)
+        self._oldest = beyond
+        return beyond - first
+
+    def _read_if_kept(self, number: int) -> Manifest | None:
+        """A manifest, or None if it was retired meanwhile, with its segments."""
+        try:
+            return self.read(number)
+        except ChangeLogDamaged:
+            if self.has(number):
+                raise
+            return None
 
     def _numbers(self) -> list[int]:
         if not self._manifests.is_dir():
@@ -328,7 +353,10 @@ class ChangeLog:
         return [int(path.stem) for path in self._manifests.iterdir() if path.suffix == ".json" and path.stem.isdigit()]
 
     def _manifest_path(self, number: int) -> Path:
-        return self._manifests / f"{number}.json"
+        return Path(self._manifest_name(number))
+
+    def _manifest_name(self, number: int) -> str:
+        return f"{self._manifests}/{number}.json"
 
     def _remember(self, manifest: Manifest) -> None:
         self._cache[manifest.number] = manifest
@@ -336,9 +364,19 @@ class ChangeLog:
             self._cache.popitem(last=False)
 
     def _group(self) -> dict[str, Any]:
-        text = self._read(self.directory / "group.json")
-        if text is None:
-            raise self._damaged("group.json is missing")
+        """What group.json says; it is replaced whole, so the file's identity tells whether it is still that."""
+        path = self.directory / "group.json"
+        try:
+            facts = path.stat()
+        except FileNotFoundError:
+            raise self._damaged("group.json is missing") from None
+        identity = (facts.st_ino, facts.st_mtime_ns)
+        if self._group_file is None or self._group_file[0] != identity:
+            self._group_file = (identity, self._parse_group(path))
+        return self._group_file[1]
+
+    def _parse_group(self, path: Path) -> dict[str, Any]:
+        text = self._read(path) or ""
         try:
             data: dict[str, Any] = json.loads(text)
         except ValueError:
@@ -354,7 +392,7 @@ class ChangeLog:
             "starts": [{"manifest": start.manifest, "lsn": str(start.lsn)} for start in starts],
             "pending": pending,
         }  # fmt: skip
-        _replace(self.directory / "group.json", json.dumps(data, indent=1))
+        replace(self.directory / "group.json", json.dumps(data, indent=1))
 
     def _read(self, path: Path) -> str | None:
         try:
@@ -364,35 +402,3 @@ class ChangeLog:
 
     def _damaged(self, cause: str) -> ChangeLogDamaged:
         return ChangeLogDamaged(group=self.group, path=str(self.directory), cause=cause)
-
-
-def _create(path: Path, text: str) -> None:
-    """Make a file appear whole and durable; FileExistsError if the name is taken."""
-    temporary = _write_temporary(path, text)
-    try:
-        os.link(temporary, path)
-    finally:
-        temporary.unlink()
-    _sync_directory(path.parent)
-
-
-def _replace(path: Path, text: str) -> None:
-    _write_temporary(path, text).rename(path)
-    _sync_directory(path.parent)
-
-
-def _write_temporary(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

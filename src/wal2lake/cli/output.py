@@ -124,6 +124,7 @@ def status_view(status: Status) -> RenderableType:
     """Groups above, tables below, then what is wrong."""
     parts: list[RenderableType] = [_groups_view(status.groups), tables_view(status.tables)]
     items: tuple[GroupStatus | TableStatus, ...] = (*status.groups, *status.tables)
+    parts += [Text(about(each.name, each.warning), style="yellow") for each in status.groups if each.warning]
     for item in items:
         if item.error:
             parts.append(Text(about(item.name, item.error), style="red"))

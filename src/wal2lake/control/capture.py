@@ -8,6 +8,7 @@ when its parent is gone; Ctrl-C is for the parent to decide on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -220,6 +221,14 @@ class _Parent(logging.Handler):
         return True
 
 
+def _settle_interpreter() -> None:
+    """What is loaded stays, and of the objects that come by the million next to none is part of a cycle."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    # The thread that reads is busy in Python; those that decode need it for a moment between long calls.
+    sys.setswitchinterval(0.001)
+
+
 def main(fd: int) -> None:
     """The child's entry."""
     link = Connection(fd)
@@ -233,6 +242,7 @@ def main(fd: int) -> None:
     ours.setLevel(level)
     ours.propagate = False
     ours.addHandler(parent)
+    _settle_interpreter()
     pump = Pump(config, group, parent)
     pump.run()
     if pump.report.state is CaptureState.FAILED:

@@ -1,4 +1,4 @@
-"""A round of first copies: several tables, all read at one exported snapshot.
+"""First copies, in rounds: several tables, all read at one exported snapshot.
 
 The snapshot is opened by the first copy that begins and closed by the last that ends, whatever its outcome; opening it
 may wait for transactions of others to end, so it never happens on the scheduler's own thread.
@@ -6,14 +6,24 @@ may wait for transactions of others to end, so it never happens on the scheduler
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Protocol
 
+from ..errors import CopyFailed
+from ..lake import Lake
 from ..lake.model import Applied
+from ..observe.progress import Progress
+from ..source.database import Source
 from ..source.model import ExportedSnapshot
 from .tables import TableRun
+
+log = logging.getLogger(__name__)
+
+COPY_WORKERS = 2
 
 
 class OpenSnapshot(Protocol):
@@ -25,21 +35,79 @@ class OpenSnapshot(Protocol):
     def close(self) -> None: ...
 
 
+class Copies:
+    """The workers that copy tables of one group. `copied` is told of each copy that is committed, on its thread."""
+
+    def __init__(
+        self, name: str, source: Source, lake: Lake, progress: Progress, copied: Callable[[TableRun], object],
+        done: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
+        self._pool = ThreadPoolExecutor(COPY_WORKERS, thread_name_prefix=f"copy-{name}")
+        self._rounds: list[CopyRound] = []
+        self._ended: SimpleQueue[TableRun] = SimpleQueue()
+
+    def start(self, tables: Sequence[TableRun], opened: OpenSnapshot | None) -> None:
+        """Copy tables at a snapshot that is open, or at one that is opened for them."""
+        copy_round = CopyRound(tables, self._source.open_snapshot, self._copy, opened)
+        self._rounds.append(copy_round)
+        copy_round.start(self._pool, self._end)
+
+    def ended(self) -> list[TableRun]:
+        """Tables whose copies have ended since the last call."""
+        tables = [self._ended.get() for _ in range(self._ended.qsize())]
+        if tables:
+            self._rounds = [copy_round for copy_round in self._rounds if not copy_round.finished]
+        return tables
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for copy_round in self._rounds:
+            copy_round.close()
+
+    def _end(self, table: TableRun) -> None:
+        self._ended.put(table)
+        self._done()
+
+    def _copy(self, table: TableRun, snapshot: ExportedSnapshot) -> Applied:
+        source = self._source.copy_source(table.schema)
+        self._progress.copy_started(table.name, source.estimated_rows)
+        log.info("copying %s at %s", table.name, snapshot.lsn)
+        try:
+            applied = self._lake.copy(
+                source,
+                snapshot,
+                self._source.table_id(table.schema.oid),
+                table.held or 0,
+                lambda rows: self._progress.copy_advanced(table.name, rows),
+            )
+        except BaseException as error:
+            self._progress.copy_failed(table.name)
+            unfit = isinstance(error, CopyFailed) and error.fields.get("unfit")
+            if unfit and (refused := self._source.find_unfit(table.schema)) is not None:
+                raise refused from error
+            raise
+        self._progress.copy_finished(table.name, applied.rows)
+        log.info("copied %s: %d rows", table.name, applied.rows)
+        self._copied(table)
+        return applied
+
+
 class CopyRound:
     def __init__(
         self, tables: Sequence[TableRun], open_snapshot: Callable[[], OpenSnapshot],
-        copy: Callable[[TableRun, ExportedSnapshot], Applied],
+        copy: Callable[[TableRun, ExportedSnapshot], Applied], opened: OpenSnapshot | None = None,
     ) -> None:  # fmt: skip
         self._tables, self._open, self._copy = tables, open_snapshot, copy
         self._lock = threading.Lock()
-        self._opened: OpenSnapshot | None = None
+        self._opened = opened
         self._left = len(tables)
 
-    def start(self, pool: Executor, done: Callable[[Future[Applied]], None]) -> None:
+    def start(self, pool: Executor, done: Callable[[TableRun], object]) -> None:
         for table in self._tables:
             table.job = pool.submit(self._run, table)
             table.job.add_done_callback(self._ended)
-            table.job.add_done_callback(done)
+            table.job.add_done_callback(lambda _, table=table: done(table))  # type: ignore[misc]  # its own table
 
     def _run(self, table: TableRun) -> Applied:
         with self._lock:

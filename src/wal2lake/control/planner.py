@@ -18,6 +18,7 @@ from ..position import Lsn
 from ..schema import TableSchema
 
 BATCH_BYTES = 512 * 1024 * 1024
+"""of segments as they are on disk; a transaction that is larger makes a batch of its own"""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,17 @@ class _Gathered:
     straddles: bool = False
 
 
-def plan(applied: Applied, manifests: Iterable[Manifest], log: LogView, limit: int = BATCH_BYTES) -> Plan:
-    """The next batch for a table from manifests in order; those that it has already are passed over."""
+def plan(
+    applied: Applied,
+    manifests: Iterable[Manifest],
+    log: LogView,
+    limit: int = BATCH_BYTES,
+    newest: Manifest | None = None,
+) -> Plan:
+    """The next batch for a table from manifests in order; those that it has already are passed over.
+
+    With `newest`, manifests that do not name the table may be left out; a batch that takes all then ends there.
+    """
     gathered = _Gathered()
     obstacle: Wal2LakeError | None = None
     oid = applied.schema.oid
@@ -58,13 +68,16 @@ def plan(applied: Applied, manifests: Iterable[Manifest], log: LogView, limit: i
             continue
         cut = manifest.tables.get(oid)
         if cut is not None:
+            if gathered.bytes and gathered.bytes + cut.bytes > limit:
+                break
             obstacle = _take(gathered, applied, cut, log)
             if obstacle is not None:
                 break
         gathered.last = manifest
         gathered.straddles |= manifest.from_lsn < applied.lsn
-        if gathered.bytes >= limit:
-            break
+    else:
+        if gathered.last is not None and newest is not None and newest.number > gathered.last.number:
+            gathered.last = newest
     return Plan(_batch(gathered, applied), obstacle)
 
 

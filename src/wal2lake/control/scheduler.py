@@ -5,46 +5,46 @@
 
 It only decides and keeps the books; the capture process reads the source, the lake does the work on Spark. Everything
 that it keeps in memory can be read again from the lake's commits and the change log, so it may die at any moment.
+A turn costs what has happened since the last: tables at rest are not looked at, and what may wait for a disk or a
+server is done beside the loop.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 from .. import errors
 from ..changelog import ChangeLog
-from ..changelog.manifest import Manifest
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyFailed, CopyNeeded, GroupHeld, SchemaChanged, SlotLost, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, SchemaChanged, SlotLost, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
 from ..position import ZERO, Lsn
 from ..source.database import Source
-from ..source.model import ExportedSnapshot
+from .applies import Applies, outcome, workers
+from .backlog import Backlog
+from .books import Books
 from .capture import CaptureProcess
-from .copies import CopyRound, OpenSnapshot
+from .chores import Chores
+from .copies import Copies, OpenSnapshot
 from .planner import LogView, difference, plan
 from .pump import CaptureReport
 from .roster import Roster
 from .state import BACKOFF_FIRST, GroupState, TableState
-from .store import GroupLease, GroupRecord, StateStore, TableRecord
+from .store import GroupLease, StateStore, TableRecord
 from .tables import TableRun
+from .tending import Tending
 
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.5
 RELOOK_SECONDS = 10.0
 """how often the catalog is looked at for new, dropped and altered tables"""
-SAVE_SECONDS = 1.0
-IDLE_SAVE_SECONDS = 30.0
-APPLY_WORKERS = 4
-COPY_WORKERS = 2
 ONCE_ATTEMPTS = 3
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
@@ -55,25 +55,25 @@ GAPS = (SlotLost, errors.SourceReplaced, errors.ChangeLogDamaged)
 class GroupScheduler:
     def __init__(self, config: Config, group: GroupConfig, lake: Lake, store: StateStore, progress: Progress) -> None:
         self.group = group
-        self._lake, self._store, self._progress = lake, store, progress
+        self._lake, self._store = lake, store
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
         self._view = LogView(self._log.schema, self._log.path, self._log.last_commit)
-        self._tables = Roster(group.name, self._source, store, lake, self._log)
+        self._backlog = Backlog(self._log)
+        self._tables = Roster(group.name, self._source, store, lake, self._log, self._backlog)
         self._lease = GroupLease(store.dsn, group.name)
         self._wake, self._stopping, self._relook_now = threading.Event(), threading.Event(), threading.Event()
         self._capture = CaptureProcess(config, group, on_report=self._wake.set)
-        self._capture_again = self._began = self._relooked = self._saved = 0.0
-        self._applies = ThreadPoolExecutor(APPLY_WORKERS, thread_name_prefix=f"apply-{group.name}")
-        self._copies = ThreadPoolExecutor(COPY_WORKERS, thread_name_prefix=f"copy-{group.name}")
-        self._rounds: list[CopyRound] = []
-        self._manifests: list[Manifest] = []
-        self._seen = 0
+        self._capture_again = self._began = self._relooked = 0.0
+        self._applies = Applies(group.name, workers(config.spark.master), self._wake.set)
+        self._copies = Copies(group.name, self._source, lake, progress, self._copied, self._wake.set)
+        self._chores = Chores(group.name, self._wake.set)
+        self._tending = Tending(lake)
+        self._books = Books(group.name, self._tables, store, self._chores)
         self._until: Lsn | None = None
         self._lost: Advice | None = None
         self._ousted: GroupHeld | None = None
-        self._record = GroupRecord(group.name, GroupState.STARTING, "", "wal")
-        self._record_dirty = False
+        self._heard = CaptureReport()
 
     # ---- the life of a run
 
@@ -95,8 +95,8 @@ class GroupScheduler:
         self._lease.take()
         self._began = self._relooked = monotonic()
         self._store.create()
-        self._note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
-        self._save(force=True)
+        self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
+        self._books.save_now(ZERO)
         schemas = self._source.discover()
         self._source.publish(schemas)
         self._until = self._source.mark() if once else None
@@ -106,10 +106,11 @@ class GroupScheduler:
         opened = self._open_log()
         try:
             self._capture.start()
-            self._seen = self._log.oldest() - 1
-            self._read_manifests()
+            self._backlog.begin()
+            self._take_in()
+            wanted = self._tables.note(schemas)
             self._lake.start()
-            self._tables.adopt(schemas, self._manifests)
+            self._tables.adopt(wanted)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -117,21 +118,21 @@ class GroupScheduler:
         threading.Thread(target=self._watch_lease, name=f"lease-{self.group.name}", daemon=True).start()
         if opened is not None:
             self._copy_pending(opened)
-        self._note(state=GroupState.RUNNING)
+        self._books.note(state=GroupState.RUNNING)
 
     def _end(self) -> None:
         self._stopping.set()
         self._capture.stop()
-        if any(table.job is not None for table in self._tables):
+        if any(table.job is not None for table in self._tables.awake):
             self._lake.cancel()
-        for pool in (self._copies, self._applies):
-            pool.shutdown(wait=True, cancel_futures=True)
-        for copy_round in self._rounds:
-            copy_round.close()
+        self._copies.close()
+        self._applies.close()
+        self._chores.close()
+        self._chores.finish()
         self._finish_jobs()
         if self._lease.held:
-            self._note(state=GroupState.STOPPED, holder=None)
-            self._save(force=True)
+            self._books.note(state=GroupState.STOPPED, holder=None)
+            self._books.save_now(self._logged())
         self._lease.release()
         self._source.close()
 
@@ -177,52 +178,58 @@ class GroupScheduler:
     def _step(self) -> None:
         if self._ousted is not None:
             raise self._ousted
+        self._chores.finish()
         self._look_at_capture()
-        self._read_manifests()
-        if self._relook_now.is_set() or monotonic() - self._relooked > RELOOK_SECONDS:
-            self._relook()
+        self._take_in()
+        self._relook()
         self._finish_jobs()
         if self._lost is not None:
             self._face_loss(self._lost)
         else:
-            self._tables.retry(self._manifests)
+            self._tables.retry()
         self._copy_pending()
-        logged = self._logged()
-        for table in self._tables:
-            self._consider(table, logged)
+        for table in self._tables.awake:
+            self._consider(table)
+        self._start_applies()
+        self._tables.rest()
+        self._start_tending()
         self._retire()
-        self._save()
+        self._books.save(self._logged())
 
     def _settled(self) -> bool:
         """Whether a run that is to end has done all it can."""
-        if self._until is None or any(table.job is not None for table in self._tables):
+        if self._until is None or any(table.job is not None for table in self._tables.awake):
             return False
         if self._lost is not None:
             return all(table.state is TableState.ERRORED for table in self._tables)
         if self._logged() < self._until:
             self._capture.hurry()
             return False
-        self._read_manifests()
+        self._take_in()
         states = (TableState.STREAMING, TableState.ERRORED, TableState.PAUSED)
         return all(
             table.state in states and not table.resync and not (table.active and table.waiting is not None)
-            for table in self._tables
+            for table in self._tables.awake
         )
 
     def _look_at_capture(self) -> None:
         report = self._capture.report()
         error = report.error
+        if report is self._heard and error is None and self._lost is None:
+            return
+        self._heard = report
+        self._books.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
         if error is None:
             if self._lost is None:
-                self._note(state=GroupState.RUNNING, error=None, remedy=None)
+                self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
             return
-        self._note(error=str(error), remedy=error.remedy)
+        self._books.note(error=str(error), remedy=error.remedy)
         if isinstance(error, GAPS):
             if self._lost is None:
                 log.error("group %s: %s", self.group.name, error)
                 log.error("group %s: %s", self.group.name, error.remedy)
             self._lost = advise(error)
-            self._note(state=GroupState.ERRORED)
+            self._books.note(state=GroupState.ERRORED)
         elif self._hopeless(report):
             raise error
         elif report.fatal and monotonic() >= self._capture_again:
@@ -234,76 +241,46 @@ class GroupScheduler:
         late = monotonic() - self._began > GIVE_UP_SECONDS
         return (report.fatal and self._until is not None) or (late and not report.connected_once)
 
-    def _read_manifests(self) -> None:
-        for manifest in self._log.after(self._seen):
-            self._seen = manifest.number
-            self._manifests.append(manifest)
-            for oid in manifest.tables:
-                if (table := self._tables.get(oid)) is not None:
-                    table.arrive(manifest)
+    def _take_in(self) -> None:
+        for oid, manifest in self._backlog.read():
+            self._tables.arrive(oid, manifest)
 
     def _retire(self) -> None:
-        if not self._manifests:
-            return
-        done = min((table.done_with(self._seen) for table in self._tables), default=self._seen)
-        if done >= self._manifests[0].number:
-            self._log.retire(done)
-            self._manifests = [manifest for manifest in self._manifests if manifest.number > done]
+        seen = self._backlog.seen
+        done = min((table.done_with(seen) for table in self._tables.awake), default=seen)
+        self._backlog.retire(done)
+        if self._backlog.has_rubbish():
+            self._chores.begin("deleting what is applied", self._backlog.delete)
 
     def _relook(self) -> None:
-        self._relook_now.clear()
-        self._relooked = monotonic()
-        try:
-            schemas = self._source.discover()
-            if {schema.oid for schema in schemas} != self._tables.oids:
-                self._source.publish(schemas)
-            self._tables.adopt(schemas, self._manifests)
-        except Wal2LakeError as error:
-            log.warning("the catalog could not be looked at: %s", error)
+        if not self._relook_now.is_set() and monotonic() - self._relooked < RELOOK_SECONDS:
+            return
+        known = self._tables.oids
+        if self._chores.begin("looking at the catalog", lambda: self._tables.look(known), self._tables.adopt):
+            self._relook_now.clear()
+            self._relooked = monotonic()
 
     # ---- copying
 
     def _copy_pending(self, opened: OpenSnapshot | None = None) -> None:
-        pending = [table for table in self._tables if table.resync and table.job is None]
+        pending = [table for table in self._tables.awake if table.resync and table.job is None]
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._capture.report().connected_once
         if not pending or not followed or self._lost is not None:
             if opened is not None:
                 opened.close()
             return
-        opener: Callable[[], OpenSnapshot] = self._source.open_snapshot if opened is None else lambda: opened
         for table in pending:
-            table.begin_copy(self._seen)
-        copy_round = CopyRound(pending, opener, self._copy)
-        self._rounds.append(copy_round)
-        copy_round.start(self._copies, lambda _: self._wake.set())
+            table.begin_copy(self._backlog.seen)
+        self._copies.start(pending, opened)
 
-    def _copy(self, table: TableRun, snapshot: ExportedSnapshot) -> Applied:
-        source = self._source.copy_source(table.schema)
-        self._progress.copy_started(table.name, source.estimated_rows)
-        log.info("copying %s at %s", table.name, snapshot.lsn)
-        try:
-            applied = self._lake.copy(
-                source,
-                snapshot,
-                self._source.table_id(table.schema.oid),
-                table.held or 0,
-                lambda rows: self._progress.copy_advanced(table.name, rows),
-            )
-        except BaseException as error:
-            self._progress.copy_failed(table.name)
-            unfit = isinstance(error, CopyFailed) and error.fields.get("unfit")
-            if unfit and (refused := self._source.find_unfit(table.schema)) is not None:
-                raise refused from error
-            raise
-        self._progress.copy_finished(table.name, applied.rows)
-        log.info("copied %s: %d rows", table.name, applied.rows)
+    def _copied(self, table: TableRun) -> None:
         if self._lost is None:
             self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
-        return applied
 
     def _face_loss(self, lost: Advice) -> None:
         """The stream has a gap. What was captured before it is applied; what follows needs a fresh copy."""
+        self._tables.wake_all()
         for table in self._tables:
             settled = table.job is None and not table.resync and not (table.active and table.waiting is not None)
             if settled and not table.failed_by(lost):
@@ -319,15 +296,16 @@ class GroupScheduler:
         log.warning("group %s begins anew with a new slot", self.group.name)
         self._capture.stop()
         opened = self._new_slot()
+        self._backlog.begin()
         self._lost = None
         self._capture.start()
-        self._note(state=GroupState.RUNNING, error=None, remedy=None)
+        self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
         self._copy_pending(opened)
 
     # ---- applying
 
-    def _consider(self, table: TableRun, logged: Lsn) -> None:
-        """Start an apply job for a table if something waits for it."""
+    def _consider(self, table: TableRun) -> None:
+        """Put a table in line for a worker if something waits for it."""
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
             return
@@ -335,12 +313,22 @@ class GroupScheduler:
             self._fail(table, SchemaChanged(table=table.name, cause=difference(applied.schema, table.schema)))
             return
         if table.state is TableState.CATCHUP:
-            _look_whether_caught_up(table, applied, logged)
+            _look_whether_caught_up(table, applied, self._logged())
         if table.waiting is not None:
-            planned = plan(applied, self._manifests, self._view)
+            self._applies.stand_in_line(table)
+
+    def _start_applies(self) -> None:
+        while (table := self._applies.next()) is not None:
+            applied = table.applied
+            if not table.active or table.job is not None or applied is None or table.resync:
+                continue
+            if self._tending.urgent(applied):
+                self._tend(table, applied)
+                continue
+            waiting = self._backlog.after(table.schema.oid, applied.manifest)
+            planned = plan(applied, waiting, self._view, newest=self._backlog.newest)
             if planned.batch is not None:
-                table.job = self._applies.submit(self._apply, applied, planned.batch)
-                table.job.add_done_callback(lambda _: self._wake.set())
+                self._applies.start(table, partial(self._apply, applied, planned.batch))
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
 
@@ -349,22 +337,39 @@ class GroupScheduler:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
         return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
 
+    def _start_tending(self) -> None:
+        # A run that is to end soon leaves it to one that goes on.
+        if self._until is None and self._lost is None and self._applies.idle:
+            table = self._tending.next(self._tables)
+            if table is not None and table.applied is not None:
+                self._tend(table, table.applied)
+
+    def _tend(self, table: TableRun, applied: Applied) -> None:
+        self._tending.begin(table)
+        self._tables.wake(table)
+        self._applies.start(table, partial(self._lake.maintain, applied, self._source.table_id(table.schema.oid)))
+
     def _finish_jobs(self) -> None:
-        for table in self._tables:
-            job = table.job
-            if job is None or not job.done():
-                continue
-            table.job = None
-            error = None if job.cancelled() else job.exception()
-            if error is None and not job.cancelled():
+        for table in (*self._copies.ended(), *self._applies.ended()):
+            job, table.job = table.job, None
+            assert job is not None
+            result = outcome(job)
+            if table is self._tending.under_way:
+                self._tended(table, result)
+            elif isinstance(result, Applied):
                 # A copy that was made while the stream was lost has nothing to continue with.
                 table.resync = table.state is TableState.SNAPSHOT and self._lost is not None
-                table.finish(job.result(), self._manifests)
+                table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
+                self._tending.committed(table)
             elif self._stopping.is_set():
                 table.abandon()
-            elif error is not None:
-                self._fail(table, error)
-        self._rounds = [copy_round for copy_round in self._rounds if not copy_round.finished]
+            elif result is not None:
+                self._fail(table, result)
+
+    def _tended(self, table: TableRun, result: Applied | BaseException | None) -> None:
+        if isinstance(result, BaseException):
+            log.warning("%s: its upkeep did not succeed: %s", table.name, advise(result).message)
+        self._tending.finish(table, result if isinstance(result, Applied) else None)
 
     def _fail(self, table: TableRun, error: BaseException) -> None:
         advice = advise(error)
@@ -384,31 +389,8 @@ class GroupScheduler:
             log.warning("%s: the fresh copy has to wait: %s", table.name, error)
 
     def _logged(self) -> Lsn:
-        return max(self._capture.report().logged_lsn, self._log.position())
-
-    # ---- the books
-
-    def _note(self, **changes: object) -> None:
-        record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
-        if record != self._record:
-            self._record, self._record_dirty = record, True
-
-    def _save(self, force: bool = False) -> None:
-        """Tell the state store, not more than once a second; it may be out of reach, the mirror goes on."""
-        elapsed = monotonic() - self._saved
-        dirty = self._record_dirty or any(table.dirty for table in self._tables)
-        if not (force or (dirty and elapsed > SAVE_SECONDS) or elapsed > IDLE_SAVE_SECONDS):
-            return
-        self._saved = monotonic()
-        if self._log.started:
-            self._note(logged_lsn=self._logged())
-        try:
-            self._tables.save()
-            if self._record_dirty:
-                self._store.save_group(self._record)
-                self._record_dirty = False
-        except Wal2LakeError as error:
-            log.warning("the state store could not be written: %s", error)
+        # What was heard before the manifests were read: a table that none of them names is there, too.
+        return max(self._heard.logged_lsn, self._backlog.position)
 
 
 def _look_whether_caught_up(table: TableRun, applied: Applied, logged: Lsn) -> None:

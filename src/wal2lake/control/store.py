@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from ..errors import ConnectionFailed, GroupHeld, SourceRefused
 from ..position import Lsn
@@ -30,7 +31,7 @@ from .state import GroupState, Mode, TableState
 CHANNEL = "wal2lake"
 PATIENCE_SECONDS = 15.0
 _LOCK_CLASS = zlib.crc32(b"wal2lake") & 0x7FFFFFFF
-_LATEST = 1
+_LATEST = 2
 
 _CREATE = """
 CREATE SCHEMA IF NOT EXISTS wal2lake;
@@ -68,11 +69,17 @@ CREATE TABLE IF NOT EXISTS wal2lake.tables (
 );
 """
 
-_SAVE_TABLE = """
+_UPGRADE = """
+ALTER TABLE wal2lake.groups ADD COLUMN IF NOT EXISTS changelog_bytes bigint;
+ALTER TABLE wal2lake.groups ADD COLUMN IF NOT EXISTS warning text;
+"""
+
+_SAVE_TABLES = """
 INSERT INTO wal2lake.tables AS t (group_name, oid, schema_name, table_name, state, mode, applied_lsn, rows,
     changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures)
-VALUES (%(group)s, %(oid)s, %(schema)s, %(name)s, %(state)s, %(mode)s, %(applied_lsn)s, %(rows)s,
-    %(changes_applied)s, %(last_commit_at)s, %(behind_since)s, %(error)s, %(remedy)s, %(retry_at)s, %(failures)s)
+SELECT * FROM jsonb_to_recordset(%s) AS given ("group" text, oid oid, schema text, name text, state text, mode text,
+    applied_lsn pg_lsn, rows bigint, changes_applied bigint, last_commit_at timestamptz, behind_since timestamptz,
+    error text, remedy text, retry_at timestamptz, failures int)
 ON CONFLICT (group_name, oid) DO UPDATE SET
     schema_name = excluded.schema_name, table_name = excluded.table_name, state = excluded.state,
     mode = excluded.mode, applied_lsn = excluded.applied_lsn, rows = excluded.rows,
@@ -112,6 +119,9 @@ class GroupRecord:
     logged_lsn: Lsn | None = None
     error: str | None = None
     remedy: str | None = None
+    warning: str | None = None
+    """what is to be known though all goes on"""
+    changelog_bytes: int | None = None
     updated_at: datetime | None = None
 
 
@@ -130,21 +140,26 @@ class StateStore:
         return bool(row and row["found"])
 
     def create(self) -> None:
-        """Make the schema if it is not there."""
-        if self.exists():
+        """Make the schema if it is not there, and bring one of an older version up to date."""
+        if self.exists() and self._version() >= _LATEST:
             return
         try:
             with self._use() as connection, connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [_LOCK_CLASS])
                 connection.execute(_CREATE)
-                connection.execute(
-                    "INSERT INTO wal2lake.version SELECT %s WHERE NOT EXISTS (SELECT FROM wal2lake.version)", [_LATEST]
-                )
+                connection.execute(_UPGRADE)
+                connection.execute("DELETE FROM wal2lake.version")
+                connection.execute("INSERT INTO wal2lake.version VALUES (%s)", [_LATEST])
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceRefused(
                 operation="CREATE SCHEMA wal2lake", object="the database", cause=error.diag.message_primary,
                 remedy="GRANT CREATE ON DATABASE … TO this user, or set [state] dsn to a database of its own",
             ) from error  # fmt: skip
+
+    def _version(self) -> int:
+        with self._use() as connection:
+            row = connection.execute("SELECT max(version) AS version FROM wal2lake.version").fetchone()
+        return int(row["version"] or 0) if row else 0
 
     def drop(self) -> None:
         with self._use() as connection:
@@ -157,7 +172,7 @@ class StateStore:
             GroupRecord(
                 name=row["name"], state=GroupState(row["state"]), slot=row["slot"], capture=row["capture"],
                 holder=row["holder"], logged_lsn=_lsn(row["logged_lsn"]), error=row["error"], remedy=row["remedy"],
-                updated_at=row["updated_at"],
+                warning=row.get("warning"), changelog_bytes=row.get("changelog_bytes"), updated_at=row["updated_at"],
             )
             for row in rows
         ]  # fmt: skip
@@ -171,16 +186,18 @@ class StateStore:
         with self._use() as connection:
             connection.execute(
                 """
-                INSERT INTO wal2lake.groups (name, state, holder, slot, capture, logged_lsn, error, remedy)
-                VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+                INSERT INTO wal2lake.groups
+                    (name, state, holder, slot, capture, logged_lsn, error, remedy, warning, changelog_bytes)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
                 ON CONFLICT (name) DO UPDATE SET state = excluded.state, holder = excluded.holder,
                     slot = excluded.slot, capture = excluded.capture,
                     logged_lsn = coalesce(excluded.logged_lsn, groups.logged_lsn),
-                    error = excluded.error, remedy = excluded.remedy, updated_at = now()
+                    error = excluded.error, remedy = excluded.remedy, warning = excluded.warning,
+                    changelog_bytes = excluded.changelog_bytes, updated_at = now()
                 """,
                 [
                     group.name, group.state, group.holder, group.slot, group.capture,
-                    _text(group.logged_lsn), group.error, group.remedy,
+                    _text(group.logged_lsn), group.error, group.remedy, group.warning, group.changelog_bytes,
                 ],
             )  # fmt: skip
 
@@ -194,15 +211,17 @@ class StateStore:
         return [_table_record(row) for row in rows]
 
     def save_tables(self, tables: Iterable[TableRecord]) -> None:
+        """Write records, in one statement however many there are."""
         values = [
             {
-                **vars(table), "schema": table.id.schema, "name": table.id.name, "applied_lsn": _text(table.applied_lsn)
+                **{name: _json(value) for name, value in vars(table).items() if name != "id"},
+                "schema": table.id.schema, "name": table.id.name,
             }
             for table in tables
         ]  # fmt: skip
         if values:
-            with self._use() as connection, connection.cursor() as cursor:
-                cursor.executemany(_SAVE_TABLE, values)
+            with self._use() as connection:
+                connection.execute(_SAVE_TABLES, [Jsonb(values)])
 
     def forget_tables(self, group: str, oids: Iterable[int]) -> None:
         with self._use() as connection:
@@ -359,3 +378,16 @@ def _lsn(value: str | None) -> Lsn | None:
 
 def _text(value: Lsn | None) -> str | None:
     return None if value is None else str(value)
+
+
+def _json(value: object) -> object:
+    match value:
+        case Lsn():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case str():
+            # The one character that neither jsonb nor text can hold.
+            return value.replace("\0", "")
+        case _:
+            return value

@@ -52,6 +52,17 @@ class TableRun:
     def active(self) -> bool:
         return self.state in (TableState.CATCHUP, TableState.STREAMING)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is to be done for it before something arrives or is asked for."""
+        return (
+            self.state is TableState.STREAMING
+            and self.job is None
+            and self.waiting is None
+            and not self.resync
+            and self.applied is not None
+        )
+
     def become(self, state: TableState, **changes: object) -> None:
         if not may_become(self.state, state):
             raise AssertionError(f"{self.name}: {self.state} can't become {state}")

@@ -1,6 +1,24 @@
 """From pgoutput's bytes to typed Arrow columns. No I/O happens here."""
 
+from .intake import Blocks, Intake, slices
+from .messages import Messages
 from .model import Cut, DecodedTable, Relation, RelationColumn, Resolver, Target
-from .pgoutput import Decoder
+from .pgoutput import SLICE_BYTES, Decoder
+from .streamed import Demultiplexer, Streamed
 
-__all__ = ["Cut", "DecodedTable", "Decoder", "Relation", "RelationColumn", "Resolver", "Target"]
+__all__ = [
+    "SLICE_BYTES",
+    "Blocks",
+    "Cut",
+    "DecodedTable",
+    "Decoder",
+    "Demultiplexer",
+    "Intake",
+    "Messages",
+    "Relation",
+    "RelationColumn",
+    "Resolver",
+    "Streamed",
+    "Target",
+    "slices",
+]

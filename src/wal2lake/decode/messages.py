@@ -9,9 +9,10 @@ Rows are read column by column in columns.py; only relations and truncations, wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ Mask = npt.NDArray[np.bool_]
 KIND_AT = 25
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
+STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = b"SEcA"
 IGNORED = b"YOM"
 OLD_KEY, OLD_ROW, NEW_ROW = b"KON"
 TEXT, NULL, UNCHANGED = b"tnu"
@@ -38,11 +40,61 @@ _COLUMN_TAIL = struct.Struct(">Ii")
 PADDING = bytes(32)
 
 
+@dataclass(frozen=True, eq=False)
+class Messages(Sequence[bytes]):
+    """XLogData messages one after the other in one buffer: no object for each, so millions cost only their bytes."""
+
+    data: Bytes
+    lengths: Positions
+
+    @classmethod
+    def of(cls, messages: Iterable[bytes]) -> Messages:
+        some = list(messages)
+        return cls(np.frombuffer(b"".join(some), np.uint8), np.fromiter(map(len, some), np.int64, len(some)))
+
+    @cached_property
+    def end(self) -> Positions:
+        return np.cumsum(self.lengths, dtype=np.int64)
+
+    @cached_property
+    def start(self) -> Positions:
+        return self.end - self.lengths
+
+    @cached_property
+    def kinds(self) -> Bytes:
+        return self.data[self.start + KIND_AT]
+
+    @property
+    def size(self) -> int:
+        """in bytes"""
+        return len(self.data)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[bytes]:
+        # In C all the way: somebody may ask for millions.
+        return map(self.data.tobytes().__getitem__, map(slice, self.start.tolist(), self.end.tolist()))
+
+    @overload
+    def __getitem__(self, which: int) -> bytes: ...
+    @overload
+    def __getitem__(self, which: slice) -> Messages: ...
+    def __getitem__(self, which: int | slice) -> bytes | Messages:
+        if isinstance(which, int):
+            return self.data[self.start[which] : self.end[which]].tobytes()
+        first, last, step = which.indices(len(self))
+        if step != 1:
+            raise ValueError("messages are taken in their order")
+        begin, end = (int(self.end[place - 1]) if place else 0 for place in (first, max(first, last)))
+        return Messages(self.data[begin:end], self.lengths[first:last])
+
+
 class Raw:
     """Many messages in one buffer, with windows on it: the eight bytes at any position as one number."""
 
-    def __init__(self, messages: Sequence[bytes]) -> None:
-        self.data = b"".join((*messages, PADDING))
+    def __init__(self, parts: Sequence[Messages]) -> None:
+        self.data = b"".join([*(part.data.data for part in parts), PADDING])
         self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
         self._words: npt.NDArray[Any] = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))
 

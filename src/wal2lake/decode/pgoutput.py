@@ -1,10 +1,10 @@
 """The decoder: pgoutput messages in, cuts of complete transactions out.
 
-    feed ──► messages wait, as they came ── cut ──► one buffer ──► rows by relation ──► columns
-                                         └─ spill: the same for what the open transaction has so far
+    Intake: messages wait, as they came ──► decode: one buffer ──► rows by relation ──► columns
+                                        └─ boundary: up to which commit, and what stands beside the rows
 
-Nothing is done per message in Python but noting its kind and length; what a transaction is, which change has which
-number and which relation a row belongs to is worked out for all waiting messages together.
+Nothing is done per message in Python: what a transaction is, which change has which number and which relation a row
+belongs to is worked out for a slice of the stream together. A slice may end in the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from ..position import Lsn
 from ..schema import TableSchema
 from .binding import Binding, Described
 from .columns import Rows, decode_rows
+from .intake import Intake, slices
 from .messages import (
     BEGIN,
     COMMIT,
@@ -39,6 +39,7 @@ from .messages import (
     Begins,
     Bytes,
     Mask,
+    Messages,
     Positions,
     Raw,
     parse_begins,
@@ -50,14 +51,12 @@ from .model import Cut, DecodedTable, Resolver
 
 log = logging.getLogger(__name__)
 
-TABLE_BYTES = 128 * 1024 * 1024
-"""raw bytes of rows in one decoded table, far below what a string column can hold"""
+SLICE_BYTES = 8 * 1024 * 1024
+"""raw bytes that are decoded together, far below what a string column can hold"""
 _PIECE_CELLS = 1 << 20
-_PIECE_BYTES = 16 * 1024 * 1024
 _UNDESCRIBED = "a change came before the description of its table"
 _STREAM_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
-_kind_of = itemgetter(KIND_AT)
 _Descriptions = dict[int, list[tuple[int, Described]]]
 
 
@@ -96,6 +95,12 @@ class _Found:
         for refusal in refusals:
             kind = refusal.error, refusal.fields.get("column")
             kept[kind] = min(refusal, kept.get(kind, refusal), key=_place)
+
+    def absorb(self, other: _Found) -> None:
+        for table, truncations in other.truncations.items():
+            self.truncations.setdefault(table, []).extend(truncations)
+        for table, refusals in other.refusals.items():
+            self.refuse(table, refusals.values())
 
 
 @dataclass(frozen=True)
@@ -136,106 +141,100 @@ class _Plan:
 class Decoder:
     """Takes the stream's messages in order and gives complete transactions, decoded, a cut at a time.
 
-    Transactions with a commit LSN below `position` are in the change log already and are left out whole.
+    Transactions with a commit LSN below `position` are in the change log already and are left out whole. On one
+    thread: `feed`, then `cut` or `spill`. Where reading has a thread of its own, that has an Intake, and what it takes
+    out of it goes through `decode` on another, with a `boundary` wherever a manifest is to end.
     """
 
     def __init__(self, resolve: Resolver, position: Lsn) -> None:
         self._resolve = resolve
         self._position = position
         self._relations: dict[int, Described] = {}
-        self._messages: list[bytes] = []
-        self._kinds = bytearray()
-        self._lengths: list[Positions] = []
-        self._commits = 0
         self._open: _Open | None = None
-        self._held = _Found()
-        self.in_transaction = False
-        self.pending_bytes = 0
-        self.open_bytes = 0
+        self._found, self._uncertain = _Found(), _Found()
+        self._transactions = 0
+        self._commit_ts: datetime | None = None
+        self._intake = Intake()
 
-    @property
-    def has_complete(self) -> bool:
-        """Whether a cut would hold a transaction, be it one without rows for us."""
-        return self._commits > 0
+    def decode(self, messages: Sequence[Messages], certain: bool = True) -> tuple[DecodedTable, ...]:
+        """The rows of messages that continue those decoded before; an error leaves all as it was.
 
-    def feed(self, messages: Sequence[bytes]) -> None:
-        """Take CopyData payloads of XLogData ('w', its header, the pgoutput message), in the order of the stream."""
-        kinds = bytes(map(_kind_of, messages))
-        lengths = np.fromiter(map(len, messages), np.int64, len(kinds))
-        self._messages += messages
-        self._kinds += kinds
-        self._lengths.append(lengths)
-        total = int(lengths.sum())
-        self.pending_bytes += total
-        begin, commit = kinds.rfind(BEGIN), kinds.rfind(COMMIT)
-        if commit >= 0:
-            self._commits += kinds.count(COMMIT)
-            self.open_bytes = int(lengths[commit + 1 :].sum())
-        else:
-            self.open_bytes += total
-        if begin != commit:
-            self.in_transaction = begin > commit
-
-    def cut(self) -> Cut:
-        """Decode and remove all complete transactions; the open one stays."""
-        if not self._commits:
-            return Cut(self._position, 0, None, (), {}, {})
-        last = self._kinds.rfind(COMMIT)
-        part = self._part(last + 1)
+        Uncertain: they are an open transaction's, whose commit has not come. What is found in them waits for it.
+        """
+        part = self._part(messages)
         plan = self._plan(part)
-        commit = parse_commit(self._messages[last])
-        found = self._take(plan, last + 1)
-        self._held, self._open, self._commits = _Found(), None, 0
-        tables = tuple(_decode(part, plan.units, found))
-        to_lsn = Lsn(max(self._position, commit.end_lsn))
-        self._position = to_lsn
+        self._relations = plan.relations
+        self._open = self._open_after(part)
+        if certain:
+            self._found.absorb(self._uncertain)
+            self._uncertain = _Found()
+        found = self._found if certain else self._uncertain
+        for table, truncation in plan.truncations:
+            found.truncate(table, truncation)
+        if commits := part.numbers(COMMIT):
+            commit = parse_commit(part.message(commits[-1]))
+            self._transactions += int(np.count_nonzero(part.wanted & (part.kinds == COMMIT)))
+            self._commit_ts = _STREAM_EPOCH + timedelta(microseconds=commit.commit_us)
+            self._position = Lsn(max(self._position, commit.end_lsn))
+        return tuple(_decode(part, plan.units, found))
+
+    def boundary(self, tables: Sequence[DecodedTable] = ()) -> Cut:
+        """What stands beside the rows of all transactions that ended since the boundary before."""
+        found, self._found = self._found, _Found()
+        transactions, self._transactions = self._transactions, 0
+        commit_ts, self._commit_ts = self._commit_ts, None
         return Cut(
-            to_lsn=to_lsn,
-            transactions=int(np.count_nonzero(part.wanted & (part.kinds == COMMIT))),
-            commit_ts=_STREAM_EPOCH + timedelta(microseconds=commit.commit_us),
-            tables=tables,
+            to_lsn=self._position,
+            transactions=transactions,
+            commit_ts=commit_ts,
+            tables=tuple(tables),
             truncations={table: tuple(found.truncations[table]) for table in found.truncations},
             refusals={
                 table: tuple(sorted(some.values(), key=_place)) for table, some in found.refusals.items() if some
             },
         )
 
+    @property
+    def has_complete(self) -> bool:
+        return self._intake.has_complete
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._intake.in_transaction
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._intake.pending_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        return self._intake.open_bytes
+
+    def feed(self, messages: Sequence[bytes]) -> None:
+        """Take CopyData payloads of XLogData, in the order of the stream; they wait to be cut."""
+        self._intake.feed(messages)
+
+    def cut(self) -> Cut:
+        """Decode and remove all complete transactions that wait; the open one stays."""
+        tables: list[DecodedTable] = []
+        for some in slices(self._intake.take_complete(), SLICE_BYTES):
+            tables += self.decode(some)
+        return self.boundary(tables)
+
     def spill(self) -> tuple[DecodedTable, ...]:
         """Decode and remove the rows that the open transaction has so far; its commit must still come.
 
         What is complete must be cut before, because relations are described in the order of the stream.
         """
-        if self._commits:
-            raise RuntimeError("spill() before cut(): complete transactions are waiting")
-        if not self.in_transaction:
+        if not self.in_transaction and not self.has_complete:
             return ()
-        part = self._part(len(self._messages))
-        plan = self._plan(part)
-        changes = int(np.count_nonzero(_IS_CHANGE[part.kinds])) + (self._open.changes if self._open else 0)
-        self._open = _Open(part.begins[-1], changes)
-        found = self._take(plan, len(self._messages))
-        return tuple(_decode(part, plan.units, found))
+        return self.decode(self._intake.take_open(), certain=False)
 
-    def _take(self, plan: _Plan, count: int) -> _Found:
-        """Let go of messages that are planned; nothing before this has changed the decoder."""
-        for table, truncation in plan.truncations:
-            self._held.truncate(table, truncation)
-        self._relations = plan.relations
-        lengths = self._all_lengths()
-        self._lengths = [lengths[count:]]
-        del self._messages[:count], self._kinds[:count]
-        self.pending_bytes -= int(lengths[:count].sum())
-        self.open_bytes = self.pending_bytes
-        return self._held
-
-    def _all_lengths(self) -> Positions:
-        return np.concatenate([np.empty(0, np.int64), *self._lengths])
-
-    def _part(self, count: int) -> _Part:
-        kinds = np.frombuffer(bytes(self._kinds[:count]), np.uint8)
+    def _part(self, messages: Sequence[Messages]) -> _Part:
+        kinds = np.concatenate([np.empty(0, np.uint8), *(some.kinds for some in messages)])
         self._require_order(kinds)
-        raw = Raw(self._messages[:count])
-        end = np.cumsum(self._all_lengths()[:count])
+        raw = Raw(messages)
+        end = np.cumsum(np.concatenate([np.empty(0, np.int64), *(some.lengths for some in messages)]))
         at = np.concatenate([[0], end[:-1]]) + KIND_AT
         first = np.flatnonzero(kinds == BEGIN)
         was = self._open or _Open(Begin(0, 0, 0), 0)
@@ -247,6 +246,14 @@ class Decoder:
         seq = 2 * (changes - 1 - before[transaction])
         wanted = (begins.commit_lsn >= self._position)[transaction]
         return _Part(raw, kinds, at, end, begins, transaction, seq, wanted)
+
+    def _open_after(self, part: _Part) -> _Open | None:
+        """The transaction in whose middle the messages end."""
+        kinds = part.kinds.tobytes()
+        begin, commit = kinds.rfind(BEGIN), kinds.rfind(COMMIT)
+        if not kinds or begin < commit or (begin == commit and self._open is None):
+            return self._open if not kinds else None
+        return _Open(part.begins[-1], int(part.seq[-1]) // 2 + 1)
 
     def _require_order(self, kinds: Bytes) -> None:
         """A row outside of a transaction, or one inside another, means that something in between was lost."""
@@ -314,36 +321,23 @@ def _by_relation(
 
 
 def _decode(part: _Part, units: list[tuple[Binding, Positions]], found: _Found) -> Iterator[DecodedTable]:
-    """The rows of each table and schema version, from all its relations, in one batch or as few as are allowed."""
+    """The rows of each table and schema version, from all its relations, in one batch."""
     by_table: dict[tuple[int, TableSchema], list[tuple[Binding, Positions]]] = {}
     for binding, numbers in units:
         by_table.setdefault((binding.target.version, binding.schema), []).append((binding, numbers))
     for same in by_table.values():
-        waiting: list[DecodedTable] = []
-        size = 0
-        for binding, numbers in same:
-            for piece in _pieces(part, numbers, len(binding.relation.columns)):
-                table = _decode_piece(part, piece, binding, found)
-                if table is None:
-                    continue
-                raw_bytes = int((part.end[piece] - part.at[piece]).sum())
-                if waiting and size + raw_bytes > TABLE_BYTES:
-                    yield _joined(waiting)
-                    waiting, size = [], 0
-                waiting.append(table)
-                size += raw_bytes
-        if waiting:
-            yield _joined(waiting)
+        pieces = [(piece, binding) for binding, numbers in same for piece in _pieces(numbers, binding)]
+        decoded = [_decode_piece(part, piece, binding, found) for piece, binding in pieces]
+        tables = [table for table in decoded if table is not None]
+        if tables:
+            yield _joined(tables)
 
 
-def _pieces(part: _Part, numbers: Positions, columns: int) -> Iterator[Positions]:
-    """Rows in portions that stay in the processor's cache and keep the working memory small."""
-    most = max(1, _PIECE_CELLS // max(1, columns))
+def _pieces(numbers: Positions, binding: Binding) -> Iterator[Positions]:
+    """Rows in portions that keep the working memory small however many columns they have."""
+    most = max(1, _PIECE_CELLS // max(1, len(binding.relation.columns)))
     for begin in range(0, len(numbers), most):
-        some = numbers[begin : begin + most]
-        size = np.cumsum(part.end[some] - part.at[some])
-        portion = size // _PIECE_BYTES
-        yield from np.split(some, np.flatnonzero(np.diff(portion)) + 1)
+        yield numbers[begin : begin + most]
 
 
 def _decode_piece(part: _Part, numbers: Positions, binding: Binding, found: _Found) -> DecodedTable | None:

@@ -1,54 +1,52 @@
 """Bringing a batch of changes into a lake table, in exactly one commit.
 
-Which commit that is has been planned by `plan.plan`; here the frames are put together and the commit is made.
+Which commit that is has been planned by `plan.plan`; here its query is put together and the commit is made.
 """
 
+# ruff: noqa: S608 - every name in these texts is ours or quoted
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as fn
-
-from ..schema import TableId, TableSchema
+from ..schema import TableSchema
 from . import collapse, toast
-from .failure import INCONSISTENT
+from .collapse import column_names, key_names, refusal
 from .model import Batch
-from .names import literal, quoted
+from .names import quoted
 from .plan import How, Plan
 from .table import TableFormat
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-# Each session serves one piece of work at a time, so its view has no other user.
-_VIEW = "wal2lake_changes"
+    from pyspark.sql import SparkSession
 
 
-def apply(session: SparkSession, tables: TableFormat, schema: TableSchema, batch: Batch, plan: Plan) -> None:
-    """Make the commit of a plan that is not `NOTHING`."""
-    rows = collapse.read(session, schema, batch)
+def apply(
+    session: SparkSession, tables: TableFormat, schema: TableSchema, batch: Batch, plan: Plan, near: str = ""
+) -> None:
+    """Make the commit of a plan that is not `NOTHING`. `near`: a condition that every row to be changed meets."""
+    collapse.open_segments(session, schema, batch)
+    rows = collapse.changes(schema, batch)
+    name = tables.sql_name(schema.id)
     match plan.how:
         case How.APPEND:
-            tables.append(session, _own_columns(rows, schema), schema.id)
+            tables.append(session, session.sql(_own_columns(rows, schema)), schema.id)
         case How.REPLACE:
-            tables.overwrite(session, _own_columns(_survivors(rows, schema, plan), schema), schema.id)
+            left = _survivors(session, rows, schema, plan)
+            tables.overwrite(session, session.sql(_own_columns(left, schema)), schema.id)
         case How.MERGE:
-            target = session.table(tables.sql_name(schema.id))
-            _collapsed(rows, schema, plan, target).createOrReplaceTempView(_VIEW)
-            session.sql(merge_statement(tables.sql_name(schema.id), schema, plan))
+            source = _collapsed(session, rows, schema, plan, name)
+            session.sql(merge_statement(name, source, schema, plan, near))
         case How.MATCH:
-            _matched(session, tables, rows, schema, plan).createOrReplaceTempView(_VIEW)
-            session.sql(match_statement(tables, schema.id, schema))
+            session.sql(match_statement(tables, _matched(tables, rows, schema, plan), schema))
+    toast.close(session, plan)
 
 
-def merge_statement(name: str, schema: TableSchema, plan: Plan) -> str:
+def merge_statement(name: str, source: str, schema: TableSchema, plan: Plan, near: str = "") -> str:
     """Matched by key. Without inserts in the batch it is an inner join, which need not shuffle the table."""
     on = " AND ".join(f"t.{quoted(key)} = s.k{i}" for i, key in enumerate(schema.key))
     sets = ", ".join(f"t.{quoted(column)} = s.c{i}" for i, column in enumerate(schema.names))
     clauses = [
-        f"MERGE INTO {name} AS t USING {_VIEW} AS s ON {on}",
+        f"MERGE INTO {name} AS t USING ({source}) AS s ON {on}{near}",
         "WHEN MATCHED AND s.op = 'D' THEN DELETE",
         f"WHEN MATCHED THEN UPDATE SET {sets}",
     ]
@@ -59,99 +57,93 @@ def merge_statement(name: str, schema: TableSchema, plan: Plan) -> str:
     return "\n".join(clauses)
 
 
-def match_statement(tables: TableFormat, table: TableId, schema: TableSchema) -> str:
+def match_statement(tables: TableFormat, source: str, schema: TableSchema) -> str:
     """Matched by the address of the stored row. An address that is not there any more fails the commit."""
     file, position = map(quoted, tables.row_address)
-    refuse = f"CAST(raise_error({literal(INCONSISTENT)}) AS boolean)"
     return "\n".join([
-        f"MERGE INTO {tables.sql_name(table)} AS t USING {_VIEW} AS s",
+        f"MERGE INTO {tables.sql_name(schema.id)} AS t USING ({source}) AS s",
         f"ON t.{file} = s.file AND t.{position} = s.position",
         "WHEN MATCHED THEN DELETE",
-        f"WHEN NOT MATCHED AND (CASE WHEN s.op = 'I' THEN true ELSE {refuse} END) THEN {_insert(schema)}",
+        f"WHEN NOT MATCHED AND (CASE WHEN s.op = 'I' THEN true ELSE {refusal('boolean')} END) THEN {_insert(schema)}",
     ])  # fmt: skip
 
 
 def _insert(schema: TableSchema) -> str:
     names = ", ".join(map(quoted, schema.names))
-    values = ", ".join(f"s.c{i}" for i in range(len(schema.names)))
-    return f"INSERT ({names}) VALUES ({values})"  # noqa: S608 - quoted names
+    values = ", ".join(f"s.{name}" for name in column_names(schema))
+    return f"INSERT ({names}) VALUES ({values})"
 
 
-def _own_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
-    return rows.select(*[fn.col(f"c{i}").alias(name) for i, name in enumerate(schema.names)])
+def _own_columns(rows: str, schema: TableSchema) -> str:
+    columns = ", ".join(f"c{i} AS {quoted(name)}" for i, name in enumerate(schema.names))
+    return f"SELECT {columns} FROM ({rows})"
 
 
-def _survivors(rows: DataFrame, schema: TableSchema, plan: Plan) -> DataFrame:
+def _survivors(session: SparkSession, rows: str, schema: TableSchema, plan: Plan) -> str:
     """What is left of a batch after a truncation of the whole table."""
     rows = collapse.counted(rows, plan)
     if plan.only_inserts:
-        return rows.where(~collapse.overtaken(plan)) if plan.emptied else rows
+        return f"SELECT * FROM ({rows}) WHERE NOT {collapse.overtaken(plan)}" if plan.emptied else rows
     if schema.key:
-        return _collapsed(rows, schema, plan, None).where(fn.col("op") != "D")
+        return f"SELECT * FROM ({_collapsed(session, rows, schema, plan, None)}) WHERE op <> 'D'"
     return _repeated(collapse.net(rows, schema, plan))
 
 
-def _collapsed(rows: DataFrame, schema: TableSchema, plan: Plan, target: DataFrame | None) -> DataFrame:
-    changes = collapse.events(rows, schema, plan)
-    filled = toast.filled(changes, schema, plan, target) if plan.unchanged else None
-    last = collapse.last_per_key(changes, schema) if filled is None else filled
-    return last.select("op", *collapse.key_names(schema), *[f"c{i}" for i in range(len(schema.columns))])
+def _collapsed(session: SparkSession, rows: str, schema: TableSchema, plan: Plan, target: str | None) -> str:
+    events = collapse.events(rows, schema, plan)
+    if plan.unchanged:
+        last = toast.filled(session, events, schema, plan, target)
+    else:
+        last = collapse.last_per_key(events, schema)
+    return f"SELECT {', '.join(['op', *key_names(schema), *column_names(schema)])} FROM ({last})"
 
 
-def _repeated(net: DataFrame) -> DataFrame:
+def _repeated(net: str) -> str:
     """Each row as often as it is to be inserted. Fewer than none can't be where the table was empty."""
-    times = fn.when(fn.col("n") < 0, fn.raise_error(fn.lit(INCONSISTENT)).cast("int")).otherwise(
-        fn.col("n").cast("int")
-    )
-    return net.withColumn("copy", fn.explode(fn.sequence(fn.lit(1), times)))
+    times = f"CASE WHEN n < 0 THEN {refusal('int')} ELSE CAST(n AS int) END"
+    return f"SELECT *, explode(sequence(1, {times})) AS copy FROM ({net})"
 
 
-def _matched(session: SparkSession, tables: TableFormat, rows: DataFrame, schema: TableSchema, plan: Plan) -> DataFrame:
+def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan) -> str:
     """Addresses of rows to delete and rows to insert, for tables without a key."""
-    target = session.table(tables.sql_name(schema.id))
     net = collapse.net(rows, schema, plan)
-    values = [f"c{i}" for i in range(len(schema.columns))]
-    inserts = _repeated(net.where("n > 0")).select(
-        fn.lit("I").alias("op"), fn.lit(None).cast("string").alias("file"),
-        fn.lit(None).cast("bigint").alias("position"), *values,
-    )  # fmt: skip
-    parts = [inserts]
+    values = ", ".join(column_names(schema))
+    inserted = _repeated(f"SELECT * FROM ({net}) WHERE n > 0")
+    parts = [f"SELECT 'I' AS op, CAST(NULL AS string) AS file, CAST(NULL AS bigint) AS position, {values} "
+             f"FROM ({inserted})"]  # fmt: skip
+    nothing = ", ".join(
+        f"CAST(NULL AS {column.lake.spark}) AS {name}"
+        for name, column in zip(column_names(schema), schema.columns, strict=True)
+    )
+    deleted = []
     if plan.may_delete:
-        parts.append(_deletes(tables, net.where("n < 0"), target, schema))
+        deleted.append(_deletes(tables, f"SELECT * FROM ({net}) WHERE n < 0", schema))
     if plan.gone:
-        gone = target.where(" OR ".join(plan.gone))
-        parts.append(_addresses(tables, gone).select("file", "position"))
-    empty = {name: fn.lit(None).cast(c.lake.spark) for name, c in zip(values, schema.columns, strict=True)}
-    shaped = [inserts] + [
-        part.withColumns({"op": fn.lit("D"), **empty}).select("op", "file", "position", *values) for part in parts[1:]
-    ]
-    return reduce(lambda one, other: one.unionAll(other), shaped)
+        file, position = map(quoted, tables.row_address)
+        deleted.append(f"SELECT {file} AS file, {position} AS position FROM {tables.sql_name(schema.id)} "
+                       f"WHERE {' OR '.join(plan.gone)}")  # fmt: skip
+    parts += [f"SELECT 'D' AS op, file, position, {nothing} FROM ({part})" for part in deleted]
+    return " UNION ALL ".join(parts)
 
 
-def _addresses(tables: TableFormat, target: DataFrame) -> DataFrame:
-    file, position = map(quoted, tables.row_address)
-    return target.select("*", fn.col(file).alias("file"), fn.col(position).alias("position"))
-
-
-def _deletes(tables: TableFormat, net: DataFrame, target: DataFrame, schema: TableSchema) -> DataFrame:
+def _deletes(tables: TableFormat, net: str, schema: TableSchema) -> str:
     """As many stored copies of each row as are to go. Fewer stored than that is an error."""
     positions = range(len(schema.columns))
-    groups = [f"g{i}" for i in positions]
+    groups = ", ".join(f"g{i}" for i in positions)
     file, position = map(quoted, tables.row_address)
-    stored = target.select(
-        *[collapse.identity(schema, i, fn.col(quoted(schema.names[i]))).alias(f"t{i}") for i in positions],
-        fn.col(file).alias("file"), fn.col(position).alias("position"),
-    )  # fmt: skip
-    wanted = net.select("n", *groups)
-    same = reduce(lambda a, b: a & b, [fn.col(f"t{i}").eqNullSafe(fn.col(f"g{i}")) for i in positions])
-    found = stored.join(fn.broadcast(wanted), same, "inner").select("n", *groups, "file", "position")
+    values = ", ".join(f"{collapse.identity(schema, i, quoted(schema.names[i]))} AS t{i}" for i in positions)
+    stored = f"SELECT {values}, {file} AS file, {position} AS position FROM {tables.sql_name(schema.id)}"
+    wanted = f"SELECT n, {groups} FROM ({net})"
+    same = " AND ".join(f"t{i} <=> g{i}" for i in positions)
+    found = (
+        f"SELECT /*+ BROADCAST(wanted) */ n, {groups}, file, position "
+        f"FROM ({stored}) AS stored JOIN ({wanted}) AS wanted ON {same}"
+    )
     # One row without an address per wanted row, so that a row with no stored copy at all is noticed too.
-    marker = wanted.select("n", *groups, fn.lit(None).cast("string").alias("file"), fn.lit(None).alias("position"))
-    by_row = Window.partitionBy(*groups)
-    nth = fn.row_number().over(by_row.orderBy(fn.col("file").asc_nulls_last(), fn.col("position")))
-    ranked = found.unionAll(marker).withColumns({"nth": nth, "stored": fn.count("file").over(by_row)})
-    enough = (
-        fn.when(fn.col("stored") < -fn.col("n"), fn.raise_error(fn.lit(INCONSISTENT)).cast("boolean"))
-        .otherwise(fn.col("file").isNotNull() & (fn.col("nth") <= -fn.col("n")))
-    )  # fmt: skip
-    return ranked.where(enough).select("file", "position")
+    marker = f"SELECT n, {groups}, CAST(NULL AS string), CAST(NULL AS bigint) FROM ({wanted})"
+    ranked = (
+        f"SELECT *, row_number() OVER (PARTITION BY {groups} ORDER BY file ASC NULLS LAST, position) AS nth, "
+        f"count(file) OVER (PARTITION BY {groups}) AS stored FROM ({found} UNION ALL {marker})"
+    )
+    enough = f"CASE WHEN stored < -n THEN {refusal('boolean')} ELSE file IS NOT NULL AND nth <= -n END"
+    return f"SELECT file, position FROM ({ranked}) WHERE {enough}"

@@ -1,32 +1,30 @@
-"""From the changes of a batch to what they come to, as frames.
+"""From the changes of a batch to what they come to, as SQL text: one text is one analysis and one call into the JVM.
 
-    segments ── read ──► c0 c1 … op lsn seq …  ── events, last_per_key ──► one row per key: its last state, or gone
-                                               └─ net ───────────────────► per distinct row: how many more or fewer
+    segments ── changes ──► c0 c1 … op lsn seq …  ── events, last_per_key ──► one row per key: its last state, or gone
+                                                  └─ net ───────────────────► per distinct row: how many more or fewer
 
-Frames have positional column names, so that a table's own names never meet ours: c<i> the table's columns, k<i> the
-key that a change is about, o<i> the key before.
+Every text is a query over positional column names, so that a table's own names never meet ours: c<i> the table's
+columns, k<i> the key that a change is about, o<i> the key before.
 """
 
+# ruff: noqa: S608 - every name in these texts is ours or quoted
 from __future__ import annotations
 
 import re
-from functools import reduce
 from typing import TYPE_CHECKING
-
-from pyspark.sql import Window
-from pyspark.sql import functions as fn
 
 from ..pgtypes import Kind
 from ..schema import TableSchema
 from .failure import INCONSISTENT
 from .model import Batch
-from .names import quoted
+from .names import literal, quoted
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+# Each session serves one piece of work at a time, so its views have no other user.
+SEGMENTS = "wal2lake_segments"
 _GLOB = re.compile(r"[][*?{}\\,]")
 _FLOATS = (Kind.FLOAT, Kind.DOUBLE)
 _NEVER_TOASTED = {
@@ -34,29 +32,35 @@ _NEVER_TOASTED = {
 }  # fmt: skip
 
 
-def read(session: SparkSession, schema: TableSchema, batch: Batch) -> DataFrame:
+def open_segments(session: SparkSession, schema: TableSchema, batch: Batch) -> None:
+    """Let the session's view SEGMENTS be the files of the batch. The schema is given: looking for it is a job."""
+    if batch.segments:
+        columns = ", ".join(f"{quoted(name)} {type}" for name, type, _ in _fields(schema))
+        paths = [glob_escaped(str(path)) for path, _ in batch.segments]
+        session.read.schema(columns).parquet(*paths).createOrReplaceTempView(SEGMENTS)
+
+
+def changes(schema: TableSchema, batch: Batch) -> str:
     """The changes of a batch under positional names."""
-    meta = schema.meta
-    own = [(column.name, column.lake.spark) for column in schema.columns]
-    olds = [(meta.old(column.name), column.lake.spark) for column in schema.key_columns]
-    plain = [
-        (meta.op, "string"), (meta.commit_lsn, "bigint"), (meta.seq, "bigint"), (meta.unchanged, "array<int>"),
-        (meta.relation, "bigint"), (meta.key_changed, "boolean"),
-    ]  # fmt: skip
-    fields = [*own, *plain, *olds]
-    aliases = [f"c{i}" for i in range(len(own))] + ["op", "lsn", "seq", "unchanged", "relation", "key_changed"]
-    aliases += [f"o{i}" for i in range(len(olds))]
     if not batch.segments:
-        return session.range(0).select(
-            *[fn.lit(None).cast(type).alias(alias) for (_, type), alias in zip(fields, aliases, strict=True)]
-        )
-    paths = [glob_escaped(str(path)) for path, _ in batch.segments]
-    rows = (
-        session.read.schema(", ".join(f"{quoted(name)} {type}" for name, type in fields))
-        .parquet(*paths)
-        .select(*[fn.col(quoted(name)).alias(alias) for (name, _), alias in zip(fields, aliases, strict=True)])
-    )
-    return rows.where(fn.col("lsn") >= int(batch.skip_before)) if batch.skip_before else rows
+        nulls = ", ".join(f"CAST(NULL AS {type}) AS {alias}" for _, type, alias in _fields(schema))
+        return f"SELECT {nulls} FROM range(0)"
+    columns = ", ".join(f"{quoted(name)} AS {alias}" for name, _, alias in _fields(schema))
+    since = f" WHERE {quoted(schema.meta.commit_lsn)} >= {int(batch.skip_before)}L" if batch.skip_before else ""
+    return f"SELECT {columns} FROM {SEGMENTS}{since}"
+
+
+def _fields(schema: TableSchema) -> list[tuple[str, str, str]]:
+    """Of each column of a segment that is read: name, type, and the name it gets."""
+    meta = schema.meta
+    own = [(column.name, column.lake.spark, f"c{i}") for i, column in enumerate(schema.columns)]
+    plain = [
+        (meta.op, "string", "op"), (meta.commit_lsn, "bigint", "lsn"), (meta.seq, "bigint", "seq"),
+        (meta.unchanged, "array<int>", "unchanged"), (meta.relation, "bigint", "relation"),
+        (meta.key_changed, "boolean", "key_changed"),
+    ]  # fmt: skip
+    olds = [(meta.old(column.name), column.lake.spark, f"o{i}") for i, column in enumerate(schema.key_columns)]
+    return [*own, *plain, *olds]
 
 
 def glob_escaped(path: str) -> str:
@@ -64,50 +68,50 @@ def glob_escaped(path: str) -> str:
     return _GLOB.sub(r"\\\g<0>", path)
 
 
-def counted(rows: DataFrame, plan: Plan) -> DataFrame:
+def counted(rows: str, plan: Plan) -> str:
     """Without the changes that a truncation of the whole table has overtaken."""
-    return rows if plan.after is None else rows.where(_later(*plan.after))
+    return rows if plan.after is None else f"SELECT * FROM ({rows}) WHERE {_later(*plan.after)}"
 
 
-def _later(lsn: int, seq: int) -> Expression:
-    lsn = int(lsn)
-    return (fn.col("lsn") > lsn) | ((fn.col("lsn") == lsn) & (fn.col("seq") > seq))
+def _later(lsn: int, seq: int) -> str:
+    return f"(lsn > {int(lsn)}L OR (lsn = {int(lsn)}L AND seq > {int(seq)}L))"
 
 
-def overtaken(plan: Plan) -> Expression:
+def overtaken(plan: Plan) -> str:
     """Whether a change is of a partition that was truncated after it."""
-    conditions = [
-        (fn.col("relation") == t.relation) & ~_later(t.commit_lsn, t.seq) for t in plan.emptied
-    ]  # fmt: skip
-    return fn.coalesce(reduce(lambda one, other: one | other, conditions, fn.lit(False)), fn.lit(False))
+    conditions = [f"(relation = {t.relation}L AND NOT {_later(t.commit_lsn, t.seq)})" for t in plan.emptied]
+    return f"coalesce({' OR '.join(conditions) or 'false'}, false)"
 
 
-def events(rows: DataFrame, schema: TableSchema, plan: Plan) -> DataFrame:
+def events(rows: str, schema: TableSchema, plan: Plan) -> str:
     """One row per key that a change touches: a change of the key is a delete (half 0) and an arrival (half 1)."""
     positions = [schema.names.index(name) for name in schema.key]
     if plan.key_changes:
-        halves = fn.when(fn.col("key_changed"), fn.array(fn.lit(0), fn.lit(1))).otherwise(fn.array(fn.lit(1)))
-        rows = rows.withColumn("half", fn.explode(halves))
-        left = fn.col("half") == 0
-        keys = {f"k{i}": fn.when(left, fn.col(f"o{i}")).otherwise(fn.col(f"c{p}")) for i, p in enumerate(positions)}
-        op = fn.when(left, fn.lit("D")).otherwise(fn.col("op"))
+        half = "explode(CASE WHEN key_changed THEN array(0, 1) ELSE array(1) END)"
+        rows = f"SELECT *, {half} AS half FROM ({rows})"
+        keys = [f"CASE WHEN half = 0 THEN o{i} ELSE c{p} END AS k{i}" for i, p in enumerate(positions)]
+        op = "CASE WHEN half = 0 THEN 'D' ELSE op END"
     else:
-        rows = rows.withColumn("half", fn.lit(1))
-        keys = {f"k{i}": fn.col(f"c{p}") for i, p in enumerate(positions)}
-        op = fn.col("op")
+        rows = f"SELECT *, 1 AS half FROM ({rows})"
+        keys = [f"c{p} AS k{i}" for i, p in enumerate(positions)]
+        op = "op"
     if plan.emptied:
-        op = fn.when(overtaken(plan), fn.lit("D")).otherwise(op)
-    return rows.withColumns({**keys, "op": op})
+        op = f"CASE WHEN {overtaken(plan)} THEN 'D' ELSE {op} END"
+    kept = [alias for _, _, alias in _fields(schema) if alias != "op"]
+    return f"SELECT {', '.join([*kept, 'half', *keys])}, {op} AS op FROM ({rows})"
 
 
-def last_per_key(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    newest = [fn.col(name).desc() for name in ("lsn", "seq", "half")]
-    by_key = Window.partitionBy(*key_names(schema)).orderBy(*newest)
-    return changes.withColumn("nth", fn.row_number().over(by_key)).where("nth = 1").drop("nth")
+def last_per_key(events: str, schema: TableSchema) -> str:
+    newest = f"OVER (PARTITION BY {', '.join(key_names(schema))} ORDER BY lsn DESC, seq DESC, half DESC)"
+    return f"SELECT * FROM (SELECT *, row_number() {newest} AS nth FROM ({events})) WHERE nth = 1"
 
 
 def key_names(schema: TableSchema) -> list[str]:
     return [f"k{i}" for i in range(len(schema.key))]
+
+
+def column_names(schema: TableSchema) -> list[str]:
+    return [f"c{i}" for i in range(len(schema.columns))]
 
 
 def toastable(schema: TableSchema) -> list[int]:
@@ -118,22 +122,25 @@ def toastable(schema: TableSchema) -> list[int]:
     ]  # fmt: skip
 
 
-def net(rows: DataFrame, schema: TableSchema, plan: Plan) -> DataFrame:
+def net(rows: str, schema: TableSchema, plan: Plan) -> str:
     """Per distinct row the difference `n` between inserts and deletes; rows that come to nothing are left out."""
-    if plan.emptied:
-        rows = rows.where(~overtaken(plan))
-    step = (
-        fn.when(fn.col("op") == "I", 1).when(fn.col("op") == "D", -1)
-        .otherwise(fn.raise_error(fn.lit(INCONSISTENT)).cast("int"))
-    )  # fmt: skip
-    values = [fn.first(f"c{i}").alias(f"c{i}") for i in range(len(schema.columns))]
-    same = [identity(schema, i, fn.col(f"c{i}")).alias(f"g{i}") for i in range(len(schema.columns))]
-    return rows.groupBy(*same).agg(fn.sum(step).alias("n"), *values).where("n <> 0")
+    alive = f" WHERE NOT {overtaken(plan)}" if plan.emptied else ""
+    step = f"CASE op WHEN 'I' THEN 1 WHEN 'D' THEN -1 ELSE {refusal('int')} END"
+    values = ", ".join(f"first({name}) AS {name}" for name in column_names(schema))
+    same = ", ".join(f"{identity(schema, i, name)} AS g{i}" for i, name in enumerate(column_names(schema)))
+    groups = ", ".join(f"g{i}" for i in range(len(schema.columns)))
+    marked = f"SELECT *, {same}, {step} AS step FROM ({rows}){alive}"
+    return f"SELECT * FROM (SELECT {groups}, sum(step) AS n, {values} FROM ({marked}) GROUP BY {groups}) WHERE n <> 0"
 
 
-def identity(schema: TableSchema, position: int, value: Expression) -> Expression:
+def identity(schema: TableSchema, position: int, value: str) -> str:
     """What tells two values of a column apart: 0 and -0 are two floats, and NaN is one."""
     lake = schema.columns[position].lake
     if lake.kind not in _FLOATS:
         return value
-    return fn.transform(value, lambda element: element.cast("string")) if lake.is_list else value.cast("string")
+    return f"transform({value}, e -> CAST(e AS string))" if lake.is_list else f"CAST({value} AS string)"
+
+
+def refusal(type: str) -> str:
+    """An expression that fails the commit: the lake table is not what the changes say it is."""
+    return f"CAST(raise_error({literal(INCONSISTENT)}) AS {type})"

@@ -24,11 +24,13 @@ from ..source.model import CopySource, ExportedSnapshot
 from .failure import copy_failure, lake_failure
 from .iceberg import IcebergTables
 from .intent import Intent, Intents, occupied, unreferenced
+from .maintenance import Maintenance
 from .model import Applied, Batch
 from .names import OURS
 from .plan import How, plan
 from .session import Driver
 from .table import Found, Record
+from .upkeep import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +56,8 @@ class Lake:
         self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
         self._intents = Intents(self._path / OURS / "copies")
+        self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
+        self._cancelled = 0
         self._starting = threading.Lock()
         self._started = False
         self._busy: set[str] = set()
@@ -75,7 +79,9 @@ class Lake:
 
     def cancel(self) -> None:
         """Let the work under way fail now, so that a stop is quick; no commit is half made by that."""
+        self._cancelled += 1
         self._driver.cancel()
+        self._maintenance.cancel()
 
     def applied(self, table: TableId, source_id: str) -> Applied | None:
         """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours."""
@@ -142,6 +148,31 @@ class Lake:
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
+
+    def due(self, applied: Applied) -> Work | None:
+        """The upkeep that a table needs, if any: a judgement on what `applied` says, without a look at the lake."""
+        return self._maintenance.due(applied.schema.id, applied.upkeep)
+
+    def maintain(self, applied: Applied, source_id: str) -> Applied:
+        """Do a step of the upkeep that a table needs; the record afterwards, which says the same of its rows.
+
+        What fails is told as a warning and tried again later: the table is as good as it was before.
+        """
+        table, cancelled = applied.schema.id, self._cancelled
+        try:
+            with self._work("the upkeep of", table) as session:
+                now = self._now(session, table, source_id)
+                record = Record(now.lsn, now.manifest, now.changes)
+                self._maintenance.work(session, table, self._tables.commit_properties(record))
+                now = self._now(session, table, source_id)
+                # Batches without effect may have moved the position beyond the record.
+                return replace(applied, rows=now.rows, upkeep=now.upkeep)
+        except Wal2LakeError as error:
+            if self._cancelled == cancelled:
+                self._maintenance.failed(table)
+                log.warning("%s", error)
+            log.debug("the cause", exc_info=True)
+            return applied
 
     def drop(self, table: TableId) -> None:
         """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable."""
@@ -288,7 +319,7 @@ def _applied(found: Found, table: TableId) -> Applied:
             remedy=f"copy it anew with: wal2lake tables resync '{table}'",
         )  # fmt: skip
     record = found.record
-    return Applied(record.lsn, record.manifest, record.changes, found.rows, found.schema)
+    return Applied(record.lsn, record.manifest, record.changes, found.rows, found.schema, found.upkeep)
 
 
 def _foreign(table: TableId) -> ForeignTable:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from .failure import chain
 from .names import CATALOG, CATALOG_FILE, directory, quoted, sql_name
 from .table import Found, Record
+from .upkeep import Facts, facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +57,7 @@ class IcebergTables:
         self._lake = config.lake
         self._path = Path(config.lake.path).absolute()
         self._namespaces = threading.Lock()
+        self._found_java: _Java | None = None
 
     def settings(self) -> dict[str, str]:
         given = self._lake.catalog
@@ -63,8 +67,11 @@ class IcebergTables:
         return settings | {f"{_PREFIX}.{name}": value for name, value in catalog.items()}
 
     def commit_settings(self, record: Record) -> dict[str, str]:
-        values = {_LSN: str(record.lsn), _MANIFEST: str(record.manifest), _CHANGES: str(record.changes)}
-        return {_SNAPSHOT_PROPERTY + name: value for name, value in values.items()}
+        return {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
+
+    def commit_properties(self, record: Record) -> dict[str, str]:
+        """The record as it stands in the summary of a snapshot."""
+        return {_LSN: str(record.lsn), _MANIFEST: str(record.manifest), _CHANGES: str(record.changes)}
 
     def sql_name(self, table: TableId) -> str:
         return sql_name(table)
@@ -74,18 +81,20 @@ class IcebergTables:
         return None if self._lake.catalog else directory(self._path, table)
 
     def find(self, session: SparkSession, table: TableId) -> Found | None:
-        loaded = self._load(session, table)
+        loaded = self.load(session, table)
         if loaded is None:
             return None
         properties = loaded.properties()
         schema = properties.get(_SCHEMA)
         current = loaded.currentSnapshot()
+        summary = {} if current is None else self._java(session).summary(current)
         return Found(
             source=properties.get(_SOURCE),
-            schema=TableSchema.from_json(json.loads(schema)) if schema else None,
-            record=_newest_record(loaded, current),
-            rows=_rows(current),
+            schema=_schema(schema) if schema else None,
+            record=_record(summary) or self._older_record(session, loaded, current),
+            rows=int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0)),
             location=str(loaded.location()),
+            upkeep=_facts(loaded, summary),
         )
 
     def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
@@ -115,10 +124,10 @@ class IcebergTables:
         frame.writeTo(sql_name(table)).overwrite(lit(True))
 
     def drop(self, session: SparkSession, table: TableId) -> None:
-        self._catalog(session).dropTable(_identifier(session, table), True)
+        self._catalog(session).dropTable(self._java(session).identifier(table), True)
 
     def files(self, session: SparkSession, table: TableId) -> frozenset[str]:
-        loaded = self._load(session, table)
+        loaded = self.load(session, table)
         if loaded is None:
             return frozenset()
         reachable = _jvm(session).org.apache.iceberg.ReachableFileUtil
@@ -130,15 +139,28 @@ class IcebergTables:
             found |= {str(row[0]) for row in listed.collect()}
         return frozenset(_plain(file) for file in found)
 
-    def _catalog(self, session: SparkSession) -> Any:
-        spark3util = _jvm(session).org.apache.iceberg.spark.Spark3Util
-        return spark3util.loadIcebergCatalog(session._jsparkSession, CATALOG)
+    def _older_record(self, session: SparkSession, loaded: Any, snapshot: Any) -> Record | None:
+        """The newest record before a snapshot that has none: maintenance by others does not carry it on."""
+        while snapshot is not None and (parent := snapshot.parentId()) is not None:
+            snapshot = loaded.snapshot(parent)
+            if snapshot is not None and (record := _record(self._java(session).summary(snapshot))) is not None:
+                return record
+        return None
 
-    def _load(self, session: SparkSession, table: TableId) -> Any:
+    def _catalog(self, session: SparkSession) -> Any:
+        return self._java(session).catalog(session)
+
+    def _java(self, session: SparkSession) -> _Java:
+        if self._found_java is None:
+            self._found_java = _Java(session)
+        return self._found_java
+
+    def load(self, session: SparkSession, table: TableId) -> Any:
+        """Iceberg's own object of a table, as the table is now; None if there is none."""
         from py4j.protocol import Py4JJavaError
 
         try:
-            return self._catalog(session).loadTable(_identifier(session, table))
+            return self._catalog(session).loadTable(self._java(session).identifier(table))
         except Py4JJavaError as error:
             if any(link.name.endswith(_MISSING) for link in chain(error)):
                 return None
@@ -165,32 +187,52 @@ def _jvm(session: SparkSession) -> Any:
     return session._jvm
 
 
-def _identifier(session: SparkSession, table: TableId) -> Any:
-    gateway = session.sparkContext._gateway
-    assert gateway is not None
-    levels = gateway.new_array(gateway.jvm.java.lang.String, 1)
-    levels[0] = table.schema
-    names = gateway.jvm.org.apache.iceberg.catalog
-    return names.TableIdentifier.of(names.Namespace.of(levels), table.name)
+class _Java:
+    """Iceberg's classes and objects that are asked again and again. To find a class takes a call for each package."""
+
+    def __init__(self, session: SparkSession) -> None:
+        iceberg = _jvm(session).org.apache.iceberg
+        self._gateway: Any = session.sparkContext._gateway
+        self._string = self._gateway.jvm.java.lang.String
+        self._spark3util = iceberg.spark.Spark3Util
+        self._namespace = iceberg.catalog.Namespace
+        self._identifier = iceberg.catalog.TableIdentifier
+        self._snapshots = iceberg.SnapshotParser
+        self._catalogs: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
+
+    def catalog(self, session: SparkSession) -> Any:
+        found = self._catalogs.get(session)
+        if found is None:
+            found = self._spark3util.loadIcebergCatalog(session._jsparkSession, CATALOG)
+            self._catalogs[session] = found
+        return found
+
+    def identifier(self, table: TableId) -> Any:
+        levels = self._gateway.new_array(self._string, 1)
+        levels[0] = table.schema
+        return self._identifier.of(self._namespace.of(levels), table.name)
+
+    def summary(self, snapshot: Any) -> Mapping[str, str]:
+        """All that a snapshot says of itself, in one call."""
+        summary: Mapping[str, str] = json.loads(self._snapshots.toJson(snapshot)).get("summary", {})
+        return summary
 
 
-def _newest_record(loaded: Any, snapshot: Any) -> Record | None:
-    while snapshot is not None:
-        summary = snapshot.summary()
-        lsn = summary.get(_LSN)
-        if lsn is not None:
-            return Record(Lsn.parse(lsn), int(summary.get(_MANIFEST)), int(summary.get(_CHANGES)))
-        parent = snapshot.parentId()
-        snapshot = loaded.snapshot(parent) if parent is not None else None
-    return None
+@lru_cache(maxsize=2048)
+def _schema(text: str) -> TableSchema:
+    return TableSchema.from_json(json.loads(text))
 
 
-def _rows(snapshot: Any) -> int:
-    if snapshot is None:
-        return 0
-    summary = snapshot.summary()
-    total, deleted = summary.get("total-records"), summary.get("total-position-deletes")
-    return int(total or 0) - int(deleted or 0)
+def _record(summary: Mapping[str, str]) -> Record | None:
+    lsn = summary.get(_LSN)
+    return None if lsn is None else Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]))
+
+
+def _facts(loaded: Any, summary: Mapping[str, str]) -> Facts:
+    if not summary:
+        return Facts()
+    snapshots = loaded.snapshots()
+    return facts_of(summary, snapshots.size(), snapshots.get(0).timestampMillis())
 
 
 def _plain(file: str) -> str:

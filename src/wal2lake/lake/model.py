@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..changelog.manifest import Segment, Truncation
 from ..position import Lsn
 from ..schema import TableSchema
+from .upkeep import Facts
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Applied:
     """rows in the table"""
     schema: TableSchema
     """the source table's schema as the lake table has it"""
+    upkeep: Facts = field(default=Facts(), compare=False)
+    """what tells whether the table needs upkeep; may be some commits old"""
 
 
 @dataclass(frozen=True)

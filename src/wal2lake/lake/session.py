@@ -76,6 +76,7 @@ class Driver:
         self._given = spark
         self._root: SparkSession | None = None
         self._gateway: Any = None
+        self._sessions: Any = None
         self._output: IO[bytes] | None = None
         self._idle: list[SparkSession] = []
         self._settings: dict[str, str] = {}
@@ -94,6 +95,8 @@ class Driver:
         if self._stopping:
             # Stopped while it was starting: whoever asked for that has found nothing to end.
             self._end_own(self._root)
+        # Kept, because finding a class takes a call into the JVM for each package.
+        self._sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
         cores = self.cores
         self._settings = {**session_settings(cores), **self._user_sql_settings(), **settings}
 
@@ -124,7 +127,7 @@ class Driver:
         try:
             for name, value in (settings or {}).items():
                 session.conf.set(name, value)
-            with self.job_group(label), _active(session):
+            with self.job_group(label), self._active(session):
                 yield session
         finally:
             # A session goes back only without the settings, so that they can't reach another table's commit.
@@ -135,6 +138,19 @@ class Driver:
                     session.conf.unset(name)
             with self._lock:
                 self._idle.append(session)
+
+    @contextmanager
+    def _active(self, session: SparkSession) -> Iterator[None]:
+        """Catalogs are configured from the session that is active in the JVM's thread, whichever session is asked."""
+        before = self._sessions.getActiveSession()
+        self._sessions.setActiveSession(session._jsparkSession)
+        try:
+            yield
+        finally:
+            if before.isDefined():
+                self._sessions.setActiveSession(before.get())
+            else:
+                self._sessions.clearActiveSession()
 
     def group(self) -> str:
         """The name of the job group of the calling thread's work."""
@@ -267,22 +283,6 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
     )
     settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
     return settings
-
-
-@contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
-    """Catalogs are configured from the session that is active in the JVM's thread, whichever session is asked."""
-    jvm: Any = session._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 def _merge(settings: dict[str, str], name: str, paths: list[Path], separator: str) -> None:

@@ -7,11 +7,12 @@ record travels as session configuration (`commit_settings`), so a session serves
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ..position import Lsn
 from ..schema import TableId, TableSchema
+from .upkeep import Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,8 @@ class Found:
     """the newest record in the table's current history; None if no commit of ours is in it"""
     rows: int
     location: str
+    upkeep: Facts = field(default_factory=Facts)
+    """what tells whether the table needs upkeep"""
 
 
 class TableFormat(Protocol):

@@ -9,113 +9,127 @@ table's row under the key that it had when the batch began. A value that is in n
 A *generation* is the life of a row under one key: it begins with an insert, an arrival, or before the batch.
 """
 
+# ruff: noqa: S608 - every name in these texts is ours or quoted
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as fn
-
 from ..schema import TableSchema
-from .collapse import key_names, last_per_key, toastable
-from .failure import INCONSISTENT
+from .collapse import column_names, key_names, last_per_key, refusal, toastable
 from .names import quoted
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
+
+_STATES, _LAST = "wal2lake_states", "wal2lake_last"
 
 
-def filled(changes: DataFrame, schema: TableSchema, plan: Plan, target: DataFrame | None) -> DataFrame:
-    """The last change per key with all values; `target` holds the rows before the batch (None: there are none)."""
-    states = _with_generations(changes, schema)
+def filled(session: SparkSession, events: str, schema: TableSchema, plan: Plan, target: str | None) -> str:
+    """The last change per key with all values; `target` has the rows before the batch (None: there are none)."""
+    states = _with_generations(events, schema)
     if plan.key_changes:
         # Each hop reads the states again; the segments are read and decoded once.
-        states = states.localCheckpoint()
-    last = last_per_key(states, schema)
-    for i, name in enumerate(key_names(schema)):
-        last = last.withColumn(f"r{i}", fn.col(name))
+        states = _kept(session, states, _STATES)
+    roots = ", ".join(f"{name} AS r{i}" for i, name in enumerate(key_names(schema)))
+    last = f"SELECT *, {roots} FROM ({last_per_key(states, schema)})"
     if plan.key_changes:
-        last = _follow(last, states, schema)
+        last = _follow(session, last, schema)
     return _from_target(last, schema, target)
 
 
-def _with_generations(changes: DataFrame, schema: TableSchema) -> DataFrame:
+def close(session: SparkSession, plan: Plan) -> None:
+    """Let go of what `filled` kept in Spark's memory."""
+    if plan.unchanged and plan.key_changes:
+        for view in (_STATES, _LAST):
+            session.catalog.dropTempView(view)
+
+
+def _kept(session: SparkSession, query: str, view: str) -> str:
+    """Compute a query once, and name it."""
+    session.sql(query).localCheckpoint().createOrReplaceTempView(view)
+    return f"SELECT * FROM {view}"
+
+
+def _with_generations(events: str, schema: TableSchema) -> str:
     """Adds f<i>: the value in a struct, or null where the batch has not shown it yet; and `origin` of an arrival."""
-    order = [fn.col(name) for name in ("lsn", "seq", "half")]
-    keys = key_names(schema)
-    arrival = fn.coalesce(fn.col("key_changed"), fn.lit(False)) & (fn.col("half") == 1) & (fn.col("op") != "D")
-    begins = (fn.col("op") != "U") | arrival
-    up_to_here = Window.partitionBy(*keys).orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    life = Window.partitionBy(*keys, "generation").orderBy(*order)
-    life = life.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    origin = fn.struct(*[fn.col(f"o{i}").alias(f"o{i}") for i in range(len(keys))], "lsn", "seq")
-    states = changes.withColumn("generation", fn.sum(begins.cast("int")).over(up_to_here))
-    states = states.withColumn("origin", fn.first(fn.when(arrival, origin)).over(life))
-    for i in toastable(schema):
-        sent = ~fn.coalesce(fn.array_contains("unchanged", fn.lit(i)), fn.lit(False))
-        shown = fn.when(sent, fn.struct(fn.col(f"c{i}").alias("value")))
-        states = states.withColumn(f"f{i}", fn.last(shown, ignorenulls=True).over(life))
-    return states
+    keys = ", ".join(key_names(schema))
+    arrival = "(coalesce(key_changed, false) AND half = 1 AND op <> 'D')"
+    so_far = "ORDER BY lsn, seq, half ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    begins = f"sum(CASE WHEN op <> 'U' OR {arrival} THEN 1 ELSE 0 END)"
+    numbered = f"SELECT *, {begins} OVER (PARTITION BY {keys} {so_far}) AS generation FROM ({events})"
+    life = f"OVER (PARTITION BY {keys}, generation {so_far})"
+    olds = ", ".join(f"'o{i}', o{i}" for i in range(len(schema.key)))
+    origin = f"CASE WHEN {arrival} THEN named_struct({olds}, 'lsn', lsn, 'seq', seq) END"
+    shown = [
+        f"last(CASE WHEN NOT coalesce(array_contains(unchanged, {i}), false) THEN named_struct('value', c{i}) END, "
+        f"true) {life} AS f{i}"
+        for i in toastable(schema)
+    ]
+    return f"SELECT *, {', '.join([f'first({origin}) {life} AS origin', *shown])} FROM ({numbered})"
 
 
-def _incomplete(schema: TableSchema) -> Expression:
-    missing = [fn.col(f"f{i}").isNull() for i in toastable(schema)]
-    return (fn.col("op") != "D") & reduce(lambda one, other: one | other, missing, fn.lit(False))
+def _incomplete(schema: TableSchema) -> str:
+    missing = " OR ".join(f"f{i} IS NULL" for i in toastable(schema))
+    return f"(op <> 'D' AND ({missing or 'false'}))"
 
 
-def _follow(last: DataFrame, states: DataFrame, schema: TableSchema) -> DataFrame:
+def _follow(session: SparkSession, last: str, schema: TableSchema) -> str:
     """Go from key to earlier key, one hop for all rows at a time, until every value or its root key is known."""
     keys = key_names(schema)
     values = [f"f{i}" for i in toastable(schema)]
-    earlier = states.select(
-        *[fn.col(key).alias(f"e_{key}") for key in keys],
-        fn.col("lsn").alias("e_lsn"), fn.col("seq").alias("e_seq"), fn.col("half").alias("e_half"),
-        fn.col("origin").alias("e_origin"), *[fn.col(value).alias(f"e_{value}") for value in values],
-    )  # fmt: skip
-    before = (fn.col("e_lsn") < fn.col("origin.lsn")) | (
-        (fn.col("e_lsn") == fn.col("origin.lsn")) & (fn.col("e_seq") < fn.col("origin.seq"))
+    roots = [f"r{i}" for i in range(len(keys))]
+    seen = [*keys, "lsn", "seq", "half", "origin", *values]
+    earlier = f"SELECT {', '.join(f'{name} AS e_{name}' for name in seen)} FROM {_STATES}"
+    before = "(e_lsn < origin.lsn OR (e_lsn = origin.lsn AND e_seq < origin.seq))"
+    there = " AND ".join(f"e_{key} <=> origin.o{i}" for i, key in enumerate(keys))
+    nearest = (
+        f"row_number() OVER (PARTITION BY {', '.join(keys)} "
+        "ORDER BY e_lsn DESC NULLS LAST, e_seq DESC NULLS LAST, e_half DESC NULLS LAST)"
     )
-    there = reduce(
-        lambda one, other: one & other,
-        [fn.col(f"e_{key}").eqNullSafe(fn.col(f"origin.o{i}")) for i, key in enumerate(keys)],
+    waiting = f"{_incomplete(schema)} AND origin IS NOT NULL"
+    same = [*column_names(schema), *keys, "op", "lsn", "seq", "half"]
+    stepped = [f"coalesce({value}, e_{value}) AS {value}" for value in values]
+    stepped += [f"origin.o{i} AS {root}" for i, root in enumerate(roots)]
+    hop = (
+        f"SELECT {', '.join([*same, *stepped, 'e_origin AS origin'])} FROM (SELECT *, {nearest} AS hop FROM "
+        f"(SELECT * FROM {_LAST} WHERE {waiting}) LEFT JOIN ({earlier}) ON {there} AND {before}) WHERE hop = 1"
     )
-    nearest = Window.partitionBy(*keys).orderBy(*[fn.col(f"e_{n}").desc_nulls_last() for n in ("lsn", "seq", "half")])
-    last = last.localCheckpoint()
-    while not last.where(_incomplete(schema) & fn.col("origin").isNotNull()).isEmpty():
-        waiting = _incomplete(schema) & fn.col("origin").isNotNull()
-        hop = last.where(waiting).join(earlier, there & before, "left")
-        hop = hop.withColumn("nth", fn.row_number().over(nearest)).where("nth = 1")
-        hop = hop.withColumns({value: fn.coalesce(fn.col(value), fn.col(f"e_{value}")) for value in values})
-        hop = hop.withColumns({f"r{i}": fn.col(f"origin.o{i}") for i in range(len(keys))})
-        hop = hop.withColumn("origin", fn.col("e_origin")).select(*last.columns)
-        last = last.where(~waiting).unionAll(hop).localCheckpoint()
-    return last
+    known = f"SELECT {', '.join([*same, *values, *roots, 'origin'])} FROM {_LAST} WHERE NOT ({waiting})"
+    found = _kept(session, last, _LAST)
+    while not session.sql(f"SELECT 1 FROM {_LAST} WHERE {waiting} LIMIT 1").isEmpty():
+        found = _kept(session, f"{known} UNION ALL {hop}", _LAST)
+    return found
 
 
-def _from_target(last: DataFrame, schema: TableSchema, target: DataFrame | None) -> DataFrame:
+def _from_target(last: str, schema: TableSchema, target: str | None) -> str:
     positions = toastable(schema)
+    kept = [name for i, name in enumerate(column_names(schema)) if i not in positions]
+    kept += ["op", *key_names(schema)]
     if target is None:
-        return last.withColumns({f"c{i}": _value(schema, i, fn.lit(False), fn.lit(None)) for i in positions})
+        values = [_value(schema, i, "false", "NULL") for i in positions]
+        return f"SELECT {', '.join([*kept, *values])} FROM ({last})"
+    values = [_value(schema, i, "t_k0 IS NOT NULL", f"t_c{i}") for i in positions]
     roots = [f"r{i}" for i in range(len(schema.key))]
-    wanted = last.where(_incomplete(schema)).select(*roots).distinct()
-    stored = target.select(
-        *[fn.col(quoted(name)).alias(f"t_k{i}") for i, name in enumerate(schema.key)],
-        *[fn.col(quoted(schema.names[i])).alias(f"t_c{i}") for i in positions],
+    sought = ", ".join(f"{root} AS w_{root}" for root in roots)
+    wanted = f"SELECT DISTINCT {sought} FROM ({last}) WHERE {_incomplete(schema)}"
+    stored = ", ".join(
+        [f"{quoted(name)} AS t_k{i}" for i, name in enumerate(schema.key)]
+        + [f"{quoted(schema.names[i])} AS t_c{i}" for i in positions]
     )
-    same = [fn.col(f"t_k{i}") == fn.col(root) for i, root in enumerate(roots)]
+    same = " AND ".join(f"t_k{i} = w_{root}" for i, root in enumerate(roots))
     # Few rows are wanted of a large table: they travel to it, it is not shuffled.
-    found = stored.join(fn.broadcast(wanted), same, "inner").drop(*roots)
-    here = fn.col("t_k0").isNotNull()
-    return last.join(found, same, "left").withColumns(
-        {f"c{i}": _value(schema, i, here, fn.col(f"t_c{i}")) for i in positions}
+    found = (
+        f"SELECT /*+ BROADCAST(wanted) */ stored.* FROM (SELECT {stored} FROM {target}) AS stored "
+        f"JOIN ({wanted}) AS wanted ON {same}"
     )
+    here = " AND ".join(f"t_k{i} = {root}" for i, root in enumerate(roots))
+    return f"SELECT {', '.join([*kept, *values])} FROM ({last}) LEFT JOIN ({found}) ON {here}"
 
 
-def _value(schema: TableSchema, position: int, here: Expression, stored: Expression) -> Expression:
+def _value(schema: TableSchema, position: int, here: str, stored: str) -> str:
     type = schema.columns[position].lake.spark
-    known = fn.col(f"f{position}").isNotNull() | (fn.col("op") == "D")
-    missing = fn.raise_error(fn.lit(INCONSISTENT)).cast(type)
-    return fn.when(known, fn.col(f"f{position}.value")).when(here, stored.cast(type)).otherwise(missing)
+    return (
+        f"CASE WHEN f{position} IS NOT NULL OR op = 'D' THEN f{position}.value "
+        f"WHEN {here} THEN CAST({stored} AS {type}) ELSE {refusal(type)} END AS c{position}"
+    )

@@ -24,6 +24,10 @@ class GroupStatus:
     holder: str | None = None
     error: str | None = None
     remedy: str | None = None
+    warning: str | None = None
+    changelog_bytes: int | None = None
+    """disk that the change log takes, as a run last saw it"""
+    changelog_max_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The replication stream: raw pgoutput messages in, acknowledgements out. The only place that waits on its socket.
 
     read()         what libpq has buffered, in one go; keepalives are answered inside
+    stay()         the same without reading: what the server would send waits there, and it knows that we live
     acknowledge()  the position that is durable here; repeated every few seconds so that the server knows we live
 
 A peer that has gone silent is noticed: the server is asked for a sign of life, and given up if none comes.
@@ -16,20 +17,23 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
+import numpy as np
 import psycopg
 from psycopg import pq
 
 from ..config import SourceConfig
+from ..decode import Messages
 from ..errors import ConnectionFailed, SlotInUse, SlotLost, SourceError
 from ..position import Lsn
 from .connect import replication_connect, server_name
 
-PROTOCOL = 1
-_XLOG_DATA = ord("w")
+STREAMING_SINCE = 140000
+"""servers from this version on can send a transaction while it runs (protocol version 2)"""
 _KEEPALIVE = ord("k")
 _POSTGRES_EPOCH = 946_684_800
 _DRAIN_BYTES = 4 * 1024 * 1024
 _DRAIN_SECONDS = 0.2
+_NOTHING = Messages.of([])
 _KEEPALIVE_BODY = struct.Struct(">xQqB")
 _DATA_START = struct.Struct(">xQ")
 _STATUS = struct.Struct(">cQQQqB")
@@ -45,6 +49,8 @@ class Pace:
     """after this much silence the server is asked to answer"""
     give_up: float = 60.0
     """after this much more the connection is taken for dead"""
+    staying: float = 0.5
+    """at least one status update in this time while nothing is read: nor is the server's wish for one"""
 
 
 class ReplicationStream:
@@ -63,6 +69,8 @@ class ReplicationStream:
         self._lost: str | None = None
         self._unsent = False
         self._pgconn = replication_connect(source, group)
+        self.streaming = source.streaming and self._pgconn.server_version >= STREAMING_SINCE
+        """whether transactions may come in blocks before they commit"""
         try:
             self._start(start)
         except BaseException:
@@ -74,7 +82,8 @@ class ReplicationStream:
     def _start(self, start: Lsn) -> None:
         self._pgconn.notice_handler = self._notice
         names = '"' + self._publication.replace('"', '""') + '"'
-        options = f"proto_version '{PROTOCOL}', publication_names '{names.replace(chr(39), chr(39) * 2)}'"
+        version = "proto_version '2', streaming 'on'" if self.streaming else "proto_version '1'"
+        options = f"{version}, publication_names '{names.replace(chr(39), chr(39) * 2)}'"
         command = f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start} ({options})'
         result = self._pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -88,7 +97,7 @@ class ReplicationStream:
         if state == b"55000" and f'"{self._publication}"' in message:
             self._lost = f"had no publication {self._publication} for a while"
 
-    def read(self, timeout: float, wake: Sequence[int] = ()) -> list[bytes]:
+    def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
         """Raw XLogData messages, header included; none if time is up, a keepalive came or a `wake` fd is readable."""
         deadline = time.monotonic() + timeout
         while True:
@@ -99,6 +108,18 @@ class ReplicationStream:
             remaining = deadline - time.monotonic()
             if remaining <= 0 or self._wait(min(remaining, self._next_duty()), wake):
                 return messages
+
+    def stay(self, timeout: float, wake: Sequence[int] = ()) -> None:
+        """Read nothing until time is up or a `wake` fd is readable, but keep telling the server where we are."""
+        deadline = time.monotonic() + timeout
+        while True:
+            # Its silence means nothing while nobody listens.
+            self._heard, self._asked = time.monotonic(), None
+            if time.monotonic() - self._told >= self._pace.staying:
+                self._tell()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or self._wait(min(remaining, self._pace.staying), wake, reading=False):
+                return
 
     def acknowledge(self, lsn: Lsn) -> None:
         """Tell the server that everything below `lsn` is durable here; it may forget the WAL before."""
@@ -138,39 +159,43 @@ class ReplicationStream:
     ) -> None:
         self.close()
 
-    def _drain(self) -> tuple[list[bytes], bool]:
-        messages: list[bytes] = []
-        heard, size = False, 0
+    def _drain(self) -> tuple[Messages, bool]:
+        views: list[memoryview] = []
+        lengths: list[int] = []
+        size, heard = 0, False
         stop = time.monotonic() + _DRAIN_SECONDS
-        get = self._pgconn.get_copy_data
+        get, keep, note = self._pgconn.get_copy_data, views.append, lengths.append
         while True:
-            before = len(messages)
+            before = len(views)
             try:
                 self._pgconn.consume_input()
                 while True:
                     length, data = get(1)
                     if length <= 0:
                         break
-                    if data[0] == _XLOG_DATA:
-                        messages.append(bytes(data))
-                        size += length
-                    elif data[0] == _KEEPALIVE:
+                    if length == _KEEPALIVE_BODY.size and data[0] == _KEEPALIVE:
                         self._keepalive(bytes(data))
                         heard = True
+                        continue
+                    keep(data)
+                    note(length)
             except psycopg.Error as error:
                 self._connection_failed(str(error))
             if length < 0:
                 self._ended()
             if self._lost:
                 raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
-            if len(messages) == before or size >= _DRAIN_BYTES or time.monotonic() > stop:
+            size += sum(lengths[before:])
+            if len(views) == before or size >= _DRAIN_BYTES or time.monotonic() > stop:
                 break
-        if messages:
-            (start,) = _DATA_START.unpack_from(messages[-1])
-            self.received = max(self.received, Lsn(start))
-        if messages or heard:
+        if views or heard:
             self._heard, self._asked = time.monotonic(), None
-        return messages, heard
+        return self._joined(views, lengths) if views else _NOTHING, heard
+
+    def _joined(self, views: list[memoryview], lengths: list[int]) -> Messages:
+        (start,) = _DATA_START.unpack_from(views[-1])
+        self.received = max(self.received, Lsn(start))
+        return Messages(np.frombuffer(b"".join(views), np.uint8), np.array(lengths, np.int64))
 
     def _keepalive(self, data: bytes) -> None:
         wal_end, _, reply = _KEEPALIVE_BODY.unpack(data)
@@ -193,9 +218,10 @@ class ReplicationStream:
         silence = self._heard + self._pace.ask if self._asked is None else self._asked + self._pace.give_up
         return max(0.01, min(self._told + self._pace.status, silence) - time.monotonic() + 0.01)
 
-    def _wait(self, timeout: float, wake: Sequence[int]) -> bool:
+    def _wait(self, timeout: float, wake: Sequence[int], reading: bool = True) -> bool:
         poll = select.poll()
-        poll.register(self._pgconn.socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if wanted := (select.POLLIN if reading else 0) | (select.POLLOUT if self._unsent else 0):
+            poll.register(self._pgconn.socket, wanted)
         for fd in wake:
             poll.register(fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(timeout * 1000)}

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
+from wal2lake.changelog.durable import create
 from wal2lake.changelog.segment import Rows, write_segment
-from wal2lake.changelog.store import _create
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
@@ -75,9 +75,9 @@ def test_manifests_are_contiguous_and_read_by_another_process(log: ChangeLog) ->
 
 def test_a_file_that_is_there_is_never_written_over(log: ChangeLog) -> None:
     path = log.directory / "manifests" / "1.json"
-    _create(path, "first")
+    create(path, "first")
     with pytest.raises(FileExistsError):
-        _create(path, "second")
+        create(path, "second")
     assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
 
 

@@ -52,6 +52,12 @@ def test_the_json_of_status_has_the_documented_keys(capsys: pytest.CaptureFixtur
     assert document["tables"][0]["applied_lsn"] == "0/10"
 
 
+def test_a_warning_of_a_group_is_shown_and_is_in_the_json() -> None:
+    warned = replace(STATUS, groups=(replace(GROUP, warning="the change log takes 81% of its disk budget"),))
+    assert "default: the change log takes 81% of its disk budget" in shown(warned)
+    assert warned.to_json()["groups"][0]["warning"] == "the change log takes 81% of its disk budget"
+
+
 def test_a_series_is_one_document_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     output = JsonOutput(series=True)
     output.status(STATUS)

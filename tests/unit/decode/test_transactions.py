@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -22,6 +23,7 @@ from stream_encoder import (
 
 from wal2lake.decode import Cut, Decoder, Relation, Target
 from wal2lake.decode import pgoutput as pgoutput_module
+from wal2lake.decode.messages import Messages
 from wal2lake.errors import SourceError
 from wal2lake.position import ZERO, Lsn
 
@@ -158,11 +160,11 @@ def test_a_resolver_that_fails_loses_nothing() -> None:
         return answers.pop()
 
     made = Decoder(resolve, ZERO)
-    made.feed([begin(100), relation(ONE), insert(1, ["1", "a"]), truncate(1), commit(100)])
+    messages = [Messages.of([begin(100), relation(ONE), insert(1, ["1", "a"]), truncate(1), commit(100)])]
     with pytest.raises(IndexError):
-        made.cut()
+        made.decode(messages)
     answers.append(Target(ONE, 1))
-    cut = made.cut()
+    cut = made.boundary(made.decode(messages))
     assert rows(cut.tables, "id") == [(1,)]
     assert len(cut.truncations[1]) == 1
 
@@ -218,9 +220,38 @@ def test_spilling_outside_of_a_transaction_gives_nothing_and_before_a_cut_is_a_m
         made.spill()
 
 
+def test_a_boundary_before_the_end_of_a_spilled_transaction_holds_nothing_of_it() -> None:
+    made = decoder(ONE)
+    made.feed(
+        [begin(100), relation(ONE), truncate(1), commit(100, 110), begin(200), insert(1, ["x", "b"]), truncate(1)]
+    )
+    first = made.cut()
+    made.spill()
+    assert [t.commit_lsn for t in first.truncations[1]] == [100]
+    assert made.boundary() == Cut(Lsn(110), 0, None, (), {}, {})
+    made.feed([commit(200, 210)])
+    last = made.cut()
+    assert [t.commit_lsn for t in last.truncations[1]] == [200]
+    assert [(r.commit_lsn, r.error) for r in last.refusals[1]] == [(200, "ValueRefused")]
+
+
+@pytest.mark.parametrize("most_bytes", [1, 60, 130, 1000])
+def test_where_the_stream_is_sliced_makes_no_difference(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = [begin(100), relation(ONE), insert(1, ["1", "a"]), insert(1, ["2", "a"]), truncate(1), commit(100, 110),
+              begin(110), commit(110, 120), begin(120, xid=7), insert(1, ["3", "a"]), commit(120, 130)]  # fmt: skip
+    whole, sliced = decoder(ONE), decoder(ONE)
+    whole.feed(stream)
+    expected = whole.cut()
+    monkeypatch.setattr(pgoutput_module, "SLICE_BYTES", most_bytes)
+    sliced.feed(stream)
+    cut = sliced.cut()
+    columns = "id", "_commit_lsn", "_seq", "_xid"
+    assert rows(cut.tables, *columns) == rows(expected.tables, *columns)
+    assert replace(cut, tables=()) == replace(expected, tables=())
+
+
 def test_large_tables_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgoutput_module, "TABLE_BYTES", 2000)
-    monkeypatch.setattr(pgoutput_module, "_PIECE_BYTES", 500)
+    monkeypatch.setattr(pgoutput_module, "SLICE_BYTES", 2000)
     cut = decode(table({"id": "int", "name": "string"}, oid=1), *(insert(1, [str(n), "x" * 90]) for n in range(100)))
     assert len(cut.tables) > 3
     assert rows(cut.tables, "id", "_seq") == [(n, 2 * n) for n in range(100)]

@@ -1,0 +1,38 @@
+"""Small files that appear under their names whole and on disk, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def create(path: Path, text: str) -> None:
+    """Make a file appear whole and durable; FileExistsError if the name is taken."""
+    temporary = _write_temporary(path, text)
+    try:
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
+    sync_directory(path.parent)
+
+
+def replace(path: Path, text: str) -> None:
+    _write_temporary(path, text).rename(path)
+    sync_directory(path.parent)
+
+
+def _write_temporary(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,83 @@
+"""What the state store is told of a group and its tables: what has changed, not more than once a second.
+
+It is written beside the loop, and may be out of reach: the mirror goes on, and what was not written is written later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from ..errors import Wal2LakeError
+from ..position import Lsn
+from .chores import Chores
+from .roster import Roster
+from .state import GroupState
+from .store import GroupRecord, StateStore, TableRecord
+
+log = logging.getLogger(__name__)
+
+SAVE_SECONDS = 1.0
+IDLE_SAVE_SECONDS = 30.0
+
+
+class Books:
+    def __init__(self, group: str, tables: Roster, store: StateStore, chores: Chores) -> None:
+        self._tables, self._store, self._chores = tables, store, chores
+        self._record = GroupRecord(group, GroupState.STARTING, "", "wal")
+        self._dirty = False
+        self._saved = 0.0
+
+    def note(self, **changes: object) -> None:
+        """Remember something of the group, to be written some time."""
+        record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
+        if record != self._record:
+            self._record, self._dirty = record, True
+
+    def save(self, logged: Lsn) -> None:
+        """Have written what has changed, if it is time; the tables and the position are of one moment."""
+        elapsed = monotonic() - self._saved
+        dirty = elapsed > SAVE_SECONDS and (self._dirty or self._tables.dirty)
+        if not dirty and elapsed <= IDLE_SAVE_SECONDS:
+            return
+        self._note_logged(logged)
+        tables, group = self._take()
+        if not self._chores.begin("writing the state store", partial(self._write, tables, group), self._written):
+            self._written((tables, group))
+        else:
+            self._saved = monotonic()
+
+    def save_now(self, logged: Lsn) -> None:
+        self._note_logged(logged)
+        self._written(self._write(*self._take()))
+
+    def _note_logged(self, logged: Lsn) -> None:
+        if logged:
+            self.note(logged_lsn=logged)
+
+    def _take(self) -> tuple[Sequence[TableRecord], GroupRecord | None]:
+        group = self._record if self._dirty else None
+        self._dirty = False
+        return self._tables.unsaved(), group
+
+    def _write(
+        self, tables: Sequence[TableRecord], group: GroupRecord | None
+    ) -> tuple[Sequence[TableRecord], GroupRecord | None]:
+        """Write records; those that could not be written."""
+        try:
+            self._store.save_tables(tables)
+            if group is not None:
+                # Last, so that whoever sees a group's position sees its tables at that position.
+                self._store.save_group(group)
+        except Wal2LakeError as error:
+            log.warning("the state store could not be written: %s", error)
+            return tables, group
+        return (), None
+
+    def _written(self, left: tuple[Sequence[TableRecord], GroupRecord | None]) -> None:
+        tables, group = left
+        self._tables.not_saved(tables)
+        self._dirty |= group is not None

@@ -1,0 +1,321 @@
+"""From messages to manifests, beside the thread that reads: decode, write, publish, each on threads of its own.
+
+    reading thread ── take ──► decoding ──► segments grow (writers) ──┐
+                   └─ publish ─────────► they are finished, on disk ──┴─► manifest ──► published() ──► acknowledge
+
+Manifests are published in the order in which they were asked for, and hold whole transactions only. What is on its way
+is bounded by its bytes: `full` asks the reading thread to wait. An error of any thread comes out of `published`; what
+had not been published by then is rubbish, and is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from .. import faults
+from ..changelog import ChangeLog, Manifest, Segment, TableCut
+from ..changelog.segment import Rows, SegmentWriter
+from ..decode import SLICE_BYTES, Cut, DecodedTable, Decoder, Messages, Relation, Streamed, Target, slices
+from ..position import Lsn
+
+MOST_BYTES = 48 * 1024 * 1024
+"""raw bytes that may be on their way to a segment; several times that is what the process takes"""
+SEGMENT_BYTES = 128 * 1024 * 1024
+"""raw bytes after which a table's next segment begins"""
+WRITERS = 2
+_DECODED_AHEAD = 2
+"""slices that may be decoded and not yet written"""
+
+
+class Resolver(Protocol):
+    """What the decoder asks, and the names of the tables that it was asked for."""
+
+    names: dict[int, str]
+
+    def __call__(self, relation: Relation) -> Target | None: ...
+
+
+@dataclass(frozen=True)
+class Published:
+    """Everything that committed below `cut.to_lsn` is durable."""
+
+    cut: Cut
+    manifest: Manifest | None
+    """None where no transaction held a row of ours"""
+
+
+@dataclass(eq=False)
+class _Growing:
+    """A segment that is being written, and the thread that writes it."""
+
+    oid: int
+    writer: SegmentWriter
+    thread: ThreadPoolExecutor
+    size: int = 0
+    finished: Future[Segment] | None = None
+
+    def finish(self) -> None:
+        if self.finished is None:
+            self.finished = self.thread.submit(self.writer.finish)
+
+
+@dataclass
+class _Assembly:
+    """The segments of the manifest to come."""
+
+    complete: list[_Growing] = field(default_factory=list)
+    """with whole transactions only, though one is open that has segments of its own"""
+    grown: list[_Growing] = field(default_factory=list)
+    """in the order in which they were begun"""
+    growing: dict[tuple[int, int], _Growing] = field(default_factory=dict)
+    """those that take more rows, by table and schema version"""
+    uncertain: bool = False
+    """`grown` holds rows of a transaction whose commit has not come"""
+
+    def turn(self, certain: bool) -> None:
+        """Keep an open transaction's rows out of the segments of those that are complete."""
+        if not certain and not self.uncertain:
+            self.complete += self._closed()
+        self.uncertain = not certain
+
+    def take(self) -> list[_Growing]:
+        """Those of whole transactions."""
+        if not self.uncertain:
+            self.complete += self._closed()
+        taken, self.complete = self.complete, []
+        for each in taken:
+            each.finish()
+        return taken
+
+    def _closed(self) -> list[_Growing]:
+        grown, self.grown, self.growing = self.grown, [], {}
+        for each in grown:
+            each.finish()
+        return grown
+
+
+class Pipeline:
+    """Methods are for the reading thread. `wake` is readable when something was published, failed, or made room."""
+
+    def __init__(self, log: ChangeLog, resolver: Resolver, position: Lsn) -> None:
+        self._log, self._resolver = log, resolver
+        self._decoder = Decoder(resolver, position)
+        self._assembly = _Assembly()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._state = threading.Condition()
+        self._bytes = 0
+        self._decoded = 0
+        self._done: deque[Published] = deque()
+        self._failure: BaseException | None = None
+        self._ending = False
+        self.publishing = 0
+        """manifests that were asked for and have not come out"""
+        self._signalled, self._signal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wake = self._signalled
+        self._writers = [ThreadPoolExecutor(1, "segment") for _ in range(WRITERS)]
+        self._next_writer = 0
+        self._unpublished: set[_Growing] = set()
+        self._publisher = ThreadPoolExecutor(1, "manifest")
+        self._thread = threading.Thread(target=self._work, name="decode", daemon=True)
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is on its way as may be."""
+        return self._bytes >= MOST_BYTES
+
+    @property
+    def unpublished_bytes(self) -> int:
+        """What segments that no manifest names yet have on disk."""
+        return sum(each.writer.bytes for each in tuple(self._unpublished))
+
+    def take(self, parts: Sequence[Messages], certain: bool = True) -> None:
+        """Messages that continue those taken before. Uncertain: of a transaction whose commit has not come."""
+        self._grow(sum(part.size for part in parts))
+        waiting = deque(parts)
+        self._jobs.put(lambda: self._decode_all(_emptied(waiting), certain))
+
+    def take_streamed(self, transaction: Streamed) -> None:
+        """A transaction that is kept on disk and has committed. Its files go when its rows are in segments."""
+        self._jobs.put(lambda: self._decode_streamed(transaction))
+
+    def publish(self) -> None:
+        """Publish all transactions that are complete in what was taken."""
+        self.publishing += 1
+        self._jobs.put(self._ask_to_publish)
+
+    def published(self) -> list[Published]:
+        """What has been published since the last call; the error that has stopped everything, if there was one."""
+        with suppress(BlockingIOError):
+            os.read(self._signalled, 4096)
+        with self._state:
+            if self._failure is not None:
+                raise self._failure
+            done = list(self._done)
+            self._done.clear()
+        self.publishing -= len(done)
+        return done
+
+    def close(self) -> None:
+        """End the threads. What is not published by then never is."""
+        with self._state:
+            self._ending = True
+            self._state.notify_all()
+        self._jobs.put(None)
+        self._thread.join()
+        for thread in (*self._writers, self._publisher):
+            thread.shutdown(cancel_futures=True)
+        for each in self._unpublished:
+            each.writer.abandon()
+        os.close(self._signalled)
+        os.close(self._signal)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if self._ending or self._failure is not None:
+                continue
+            try:
+                job()
+            except BaseException as error:
+                self._fail(error)
+
+    def _decode_all(self, parts: Iterable[Messages], certain: bool) -> None:
+        for some in slices(parts, SLICE_BYTES):
+            if not self._may_go_on():
+                return
+            self._decode(some, certain, sum(part.size for part in some))
+
+    def _decode_streamed(self, transaction: Streamed) -> None:
+        try:
+            for some in transaction.chunks(SLICE_BYTES):
+                if not self._may_go_on():
+                    return
+                part = some if isinstance(some, Messages) else Messages.of(some)
+                self._grow(part.size)
+                self._decode([part], True, part.size)
+        finally:
+            transaction.remove()
+
+    def _may_go_on(self) -> bool:
+        """Wait until the writers have caught up; whether anybody still wants what would come."""
+        with self._state:
+            self._state.wait_for(lambda: self._decoded < _DECODED_AHEAD or self._over)
+            return not self._over
+
+    @property
+    def _over(self) -> bool:
+        return self._ending or self._failure is not None
+
+    def _decode(self, some: Sequence[Messages], certain: bool, size: int) -> None:
+        self._assembly.turn(certain)
+        tables = [table for table in self._decoder.decode(some, certain) if table.batch.num_rows]
+        with self._state:
+            self._decoded += bool(tables)
+        if not tables:
+            self._grow(-size)
+            self._tell()
+            return
+        left = set(range(len(tables)))
+        for number, table in enumerate(tables):
+            self._write(table, size // len(tables)).add_done_callback(partial(self._written, size, left, number))
+
+    def _write(self, table: DecodedTable, size: int) -> Future[None]:
+        key = table.schema.oid, table.version
+        segment = self._assembly.growing.get(key)
+        if segment is None or segment.size >= SEGMENT_BYTES:
+            if segment is not None:
+                segment.finish()
+            writer = SegmentWriter(self._log, table.schema.oid, table.version, table.batch.schema)
+            segment = _Growing(table.schema.oid, writer, self._writers[self._next_writer])
+            self._next_writer = (self._next_writer + 1) % WRITERS
+            self._unpublished.add(segment)
+            self._assembly.growing[key] = segment
+            self._assembly.grown.append(segment)
+        segment.size += size
+        rows = Rows(
+            table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
+            table.key_changes, table.unchanged,
+        )  # fmt: skip
+        return segment.thread.submit(segment.writer.write, rows)
+
+    def _written(self, size: int, left: set[int], number: int, write: Future[None]) -> None:
+        """The last table of a slice makes room for another slice."""
+        if not write.cancelled() and (error := write.exception()) is not None:
+            self._fail(error)
+        with self._state:
+            left.discard(number)
+            if left:
+                return
+            self._decoded -= 1
+            self._bytes -= size
+            self._state.notify_all()
+        self._tell()
+
+    def _grow(self, size: int) -> None:
+        with self._state:
+            self._bytes += size
+
+    def _ask_to_publish(self) -> None:
+        cut, segments = self._decoder.boundary(), self._assembly.take()
+        names = dict(self._resolver.names)
+        self._publisher.submit(self._publish, cut, segments, names)
+
+    def _publish(self, cut: Cut, segments: list[_Growing], names: dict[int, str]) -> None:
+        try:
+            tables = _tables(cut, segments, names)
+            manifest = None
+            if self._over:
+                return
+            if tables:
+                faults.reached(faults.SEGMENT_WRITTEN)
+                manifest = self._log.publish(cut.to_lsn, cut.transactions, cut.commit_ts, tables)
+                faults.reached(faults.MANIFEST_PUBLISHED)
+        except BaseException as error:
+            self._fail(error)
+            return
+        self._unpublished.difference_update(segments)
+        with self._state:
+            self._done.append(Published(cut, manifest))
+        self._tell()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._state:
+            self._failure = self._failure or error
+            self._state.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        # A full pipe is as readable as can be.
+        with suppress(BlockingIOError):
+            os.write(self._signal, b"x")
+
+
+def _emptied(parts: deque[Messages]) -> Iterator[Messages]:
+    """Each part is let go of when it is decoded, not when all are."""
+    while parts:
+        yield parts.popleft()
+
+
+def _tables(cut: Cut, segments: Sequence[_Growing], names: dict[int, str]) -> dict[int, TableCut]:
+    """Waits until the segments are on disk."""
+    by_table: defaultdict[int, list[Segment]] = defaultdict(list)
+    for each in segments:
+        assert each.finished is not None
+        by_table[each.oid].append(each.finished.result())
+    oids = sorted({*by_table, *cut.truncations, *cut.refusals})
+    return {
+        oid: TableCut(
+            oid, names.get(oid, str(oid)), tuple(by_table[oid]),
+            tuple(cut.truncations.get(oid, ())), tuple(cut.refusals.get(oid, ())),
+        )
+        for oid in oids
+    }  # fmt: skip

@@ -1,0 +1,211 @@
+"""One replication stream, followed: the thread that reads, acknowledges, reports, and never waits for the disk.
+
+    read ─► (streamed transactions aside) ─► intake ─► pipeline ─► published ─► acknowledge
+
+Nothing is acknowledged that is not durable, and nothing in the middle of a transaction. Reading pauses where too much
+is on its way or the change log is full; the server holds the rest, and is told that we live.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from ..changelog.budget import RECHECK_SECONDS, Budget
+from ..changelog.spool import Spools
+from ..decode import SLICE_BYTES, Blocks, Intake, Messages, Streamed
+from ..errors import SourceError
+from ..position import Lsn
+from ..source import mark, wal_end
+from ..source.stream import ReplicationStream
+from .pipeline import Pipeline, Published
+from .resolver import Resolver
+
+if TYPE_CHECKING:
+    from .pump import Pump
+
+log = logging.getLogger(__name__)
+
+IDLE_ACKNOWLEDGE_SECONDS = 1.0
+REPORT_SECONDS = 0.1
+STOP_SECONDS = 5.0
+"""what is complete is published within this time after a stop, or comes again"""
+_MOST_PUBLISHING = 2
+"""manifests on their way; while they are, the next one grows"""
+
+
+class Session:
+    """One stream, one decoder: from a position until the connection or the pump ends."""
+
+    def __init__(self, pump: Pump, stream: ReplicationStream, start: Lsn) -> None:
+        self._pump, self._stream = pump, stream
+        self._log = pump.changelog
+        self._resolver = Resolver(pump.config.source, pump.group.name, self._log, pump.config.tables)
+        self._budget = Budget(self._log, pump.config.changelog.max_bytes, pump.group.name)
+        self._spools = Spools(self._log.directory / "spool")
+        self._blocks = Blocks(self._spools)
+        self._intake = Intake()
+        self._pipeline = Pipeline(self._log, self._resolver, self._log.position())
+        self._wake = (*pump.owner.wake, self._pipeline.wake)
+        self._pending_since: float | None = None
+        """since when a complete transaction waits for a manifest to be asked for"""
+        self._handed_over = 0
+        """bytes of complete transactions that the next manifest has so far"""
+        self._logged = start
+        self._idle_acknowledged_at = 0.0
+        self._beat_at, self._beat_logged = time.monotonic(), start
+
+    def follow(self) -> None:
+        self._pump.streaming(self._log.last(), **self._positions())
+        owner = self._pump.owner
+        while not owner.stopping:
+            self._read()
+            hurried = owner.attend()
+            if hurried:
+                self._stream.ask()
+            self._hand_over()
+            if self._due() or (hurried and self._pending_since is not None):
+                self._publish()
+            self._take_published()
+            self._advance_idle()
+            self._beat()
+            if self._idle:
+                # All that came is durable: the next failure is a first one.
+                self._pump.failures = 0
+            self._pump.update(**self._positions())
+        self._finish()
+
+    def close(self) -> None:
+        self._pipeline.close()
+        self._blocks.close()
+        self._spools.close()
+        self._resolver.close()
+
+    def _read(self) -> None:
+        """The one place where reading pauses; it goes on by itself when the reason is gone."""
+        usage = self._budget.look(self._spools.bytes + self._pipeline.unpublished_bytes)
+        self._pump.update(usage.level is not self._pump.report.budget.level, budget=usage)
+        if usage.paused:
+            self._stream.stay(min(self._patience(), RECHECK_SECONDS), self._wake)
+        elif self._pipeline.full:
+            self._stream.stay(self._patience(), self._wake)
+        elif messages := self._stream.read(self._patience(), self._wake):
+            self._feed(messages)
+
+    def _feed(self, messages: Messages) -> None:
+        for item in self._blocks.feed(messages) if self._stream.streaming else [messages]:
+            if isinstance(item, Streamed):
+                self._feed_streamed(item)
+            else:
+                self._intake.feed(item)
+        if self._pending_since is None and self._intake.has_complete:
+            self._pending_since = time.monotonic()
+
+    def _feed_streamed(self, transaction: Streamed) -> None:
+        if self._intake.in_transaction:
+            raise SourceError(operation="reading the stream", cause="a streamed transaction commits inside another")
+        # What came before it goes before it, descriptions of tables outside of any transaction too.
+        self._take_complete()
+        self._pipeline.take(self._intake.take_open())
+        self._pipeline.take_streamed(transaction)
+        self._handed_over += transaction.bytes
+        if self._pending_since is None:
+            self._pending_since = time.monotonic()
+
+    def _hand_over(self) -> None:
+        """Pass on what is enough to be worth it: rows are written in portions of this size."""
+        if self._intake.complete_bytes >= SLICE_BYTES:
+            self._take_complete()
+        if self._intake.open_bytes >= SLICE_BYTES:
+            self._take_complete()
+            self._pipeline.take(self._intake.take_open(), certain=False)
+
+    def _take_complete(self) -> None:
+        if self._intake.has_complete:
+            self._handed_over += self._intake.complete_bytes
+            self._pipeline.take(self._intake.take_complete())
+
+    def _due(self) -> bool:
+        if self._pending_since is None:
+            return False
+        publishing = self._pipeline.publishing
+        if self._handed_over + self._intake.complete_bytes >= self._pump.group.flush_bytes:
+            return publishing < _MOST_PUBLISHING
+        return not publishing and time.monotonic() - self._pending_since >= self._pump.group.flush_interval
+
+    def _publish(self) -> None:
+        self._take_complete()
+        self._pipeline.publish()
+        self._pending_since, self._handed_over = None, 0
+
+    def _take_published(self) -> None:
+        for published in self._pipeline.published():
+            self._note(published)
+
+    def _note(self, published: Published) -> None:
+        cut, manifest = published.cut, published.manifest
+        self._logged = max(self._logged, cut.to_lsn)
+        if manifest is None:
+            # Transactions without a row of ours move the position, not the log.
+            return
+        self._budget.published(manifest)
+        self._stream.acknowledge(cut.to_lsn)
+        self._pump.update(True, manifest=manifest.number, commit_ts=cut.commit_ts, **self._positions())
+
+    def _finish(self) -> None:
+        """Publish what is complete, if that can be had in time; what can't comes again."""
+        if self._pending_since is not None:
+            self._publish()
+        until = time.monotonic() + STOP_SECONDS
+        while self._pipeline.publishing and (left := until - time.monotonic()) > 0:
+            self._stream.stay(left, (self._pipeline.wake,))
+            self._take_published()
+        self._advance_idle(at_once=True)
+        self._pump.update(**self._positions())
+
+    def _positions(self) -> dict[str, Lsn]:
+        return {
+            "received_lsn": max(self._pump.report.received_lsn, self._stream.received),
+            "logged_lsn": max(self._pump.report.logged_lsn, self._logged),
+            "acknowledged_lsn": max(self._pump.report.acknowledged_lsn, self._stream.acknowledged),
+        }
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        waits = [self._beat_at + self._pump.config.source.heartbeat_interval - now]
+        if self._pending_since is not None and not self._pipeline.publishing:
+            waits.append(self._pending_since + self._pump.group.flush_interval - now)
+        if self._pump.unreported:
+            waits.append(REPORT_SECONDS)
+        if self._idle and self._logged > self._stream.acknowledged:
+            waits.append(self._idle_acknowledged_at + IDLE_ACKNOWLEDGE_SECONDS - now)
+        return max(0.0, min(waits))
+
+    @property
+    def _idle(self) -> bool:
+        """Whether all that came is durable. A streamed transaction that runs is the server's to send again."""
+        return self._pending_since is None and not self._pipeline.publishing and not self._intake.in_transaction
+
+    def _advance_idle(self, at_once: bool = False) -> None:
+        """With nothing pending, everything that the server has sent so far is logged: it may forget that WAL."""
+        if not self._idle:
+            return
+        self._logged = max(self._logged, self._stream.keepalive_lsn)
+        now = time.monotonic()
+        late = now - self._idle_acknowledged_at >= IDLE_ACKNOWLEDGE_SECONDS
+        if self._logged > self._stream.acknowledged and (late or at_once):
+            self._log.record_acknowledged(self._logged)
+            self._stream.acknowledge(self._logged)
+            self._idle_acknowledged_at = now
+
+    def _beat(self) -> None:
+        """When nothing has moved for a while though the server's WAL has, write an empty transaction to get a sign."""
+        now = time.monotonic()
+        if now - self._beat_at < self._pump.config.source.heartbeat_interval:
+            return
+        if self._idle and self._logged == self._beat_logged and not self._pump.report.budget.paused:
+            conn = self._resolver.connection()
+            if wal_end(conn) > self._logged:
+                mark(conn)
+        self._beat_at, self._beat_logged = now, self._logged

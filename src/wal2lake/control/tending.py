@@ -1,0 +1,56 @@
+"""Whose lake table is to be tended next: small files joined, old versions let go.
+
+Only tables that have committed since they were looked at can have become due, so only those are asked, and all of
+them now and then for what falls due by age. One at a time, and never while changes of any table wait for a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+
+from ..lake import Lake
+from ..lake.model import Applied
+from .tables import TableRun
+
+RELOOK_SECONDS = 60.0
+
+
+class Tending:
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._changed: dict[int, TableRun] = {}
+        self._looked_at = monotonic()
+        self.under_way: TableRun | None = None
+
+    def committed(self, table: TableRun) -> None:
+        """A commit has changed what a lake table is made of."""
+        self._changed[table.schema.oid] = table
+
+    def urgent(self, applied: Applied) -> bool:
+        """Whether a table is so far gone that its changes have to wait for it."""
+        work = self._lake.due(applied) if self.under_way is None else None
+        return work is not None and work.urgent
+
+    def next(self, tables: Iterable[TableRun]) -> TableRun | None:
+        """A table for which there is nothing else to do and whose time has come."""
+        if self.under_way is not None:
+            return None
+        if monotonic() - self._looked_at > RELOOK_SECONDS:
+            self._looked_at = monotonic()
+            self._changed.update({table.schema.oid: table for table in tables})
+        while self._changed:
+            table = self._changed.pop(next(iter(self._changed)))
+            if table.at_rest and table.applied is not None and self._lake.due(table.applied) is not None:
+                return table
+        return None
+
+    def begin(self, table: TableRun) -> None:
+        self.under_way = table
+
+    def finish(self, table: TableRun, tended: Applied | None) -> None:
+        """The rows and the position are the same as before, in other files; None: nothing has come of it."""
+        self.under_way = None
+        if tended is not None:
+            table.applied = tended
+            self.committed(table)

@@ -1,0 +1,125 @@
+"""The reading side of decoding: takes messages as they come and says what is complete. It costs next to nothing.
+
+What is taken out of it goes to the decoder, in the same order, on whatever thread that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from ..changelog.spool import Spools
+from .messages import (
+    BEGIN,
+    COMMIT,
+    RELATION,
+    STREAM_ABORT,
+    STREAM_COMMIT,
+    STREAM_START,
+    STREAM_STOP,
+    Messages,
+)
+from .streamed import Demultiplexer, Streamed
+
+_MARKS = np.zeros(256, np.bool_)
+_MARKS[[STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT]] = True
+
+
+class Intake:
+    """Messages that wait: those up to the last commit, and those of the transaction that is still arriving."""
+
+    def __init__(self) -> None:
+        self._complete: list[Messages] = []
+        self._open: list[Messages] = []
+        self.in_transaction = False
+        self.complete_bytes = 0
+        self.open_bytes = 0
+        """what came after the last commit"""
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether a transaction has ended, be it one without rows for us."""
+        return bool(self._complete)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.complete_bytes + self.open_bytes
+
+    def feed(self, messages: Sequence[bytes]) -> None:
+        """Take CopyData payloads of XLogData ('w', its header, the pgoutput message), in the order of the stream."""
+        some = messages if isinstance(messages, Messages) else Messages.of(messages)
+        if not some:
+            return
+        begin, commit = _last(some, BEGIN), _last(some, COMMIT)
+        if commit >= 0:
+            ended, some = some[: commit + 1], some[commit + 1 :]
+            self._complete += [*self._open, ended]
+            self.complete_bytes += self.open_bytes + ended.size
+            self._open, self.open_bytes = [], 0
+        if some:
+            self._open.append(some)
+            self.open_bytes += some.size
+        if begin != commit:
+            self.in_transaction = begin > commit
+
+    def take_complete(self) -> list[Messages]:
+        """Everything up to the last commit."""
+        taken, self._complete, self.complete_bytes = self._complete, [], 0
+        return taken
+
+    def take_open(self) -> list[Messages]:
+        """What the open transaction has so far. What is complete is to be taken before."""
+        if self._complete:
+            raise RuntimeError("take_open() before take_complete(): complete transactions are waiting")
+        taken, self._open, self.open_bytes = self._open, [], 0
+        return taken
+
+
+class Blocks:
+    """A protocol 2 stream as transactions: whole ones as they came, streamed ones when they commit."""
+
+    def __init__(self, spools: Spools) -> None:
+        self._demultiplexer = Demultiplexer(spools)
+        self._in_block = False
+
+    def feed(self, messages: Messages) -> Sequence[Sequence[bytes] | Streamed]:
+        kinds = messages.kinds
+        marks = kinds[_MARKS[kinds]].tobytes()
+        if not marks and not self._in_block:
+            # Descriptions of tables are all that it has to know of what comes whole.
+            self._demultiplexer.feed([messages[number] for number in np.flatnonzero(kinds == RELATION).tolist()])
+            return [messages]
+        started, stopped = marks.rfind(STREAM_START), marks.rfind(STREAM_STOP)
+        if started != stopped:
+            self._in_block = started > stopped
+        return self._demultiplexer.feed(list(messages))
+
+    def close(self) -> None:
+        self._demultiplexer.close()
+
+
+def slices(parts: Iterable[Messages], most_bytes: int) -> Iterator[list[Messages]]:
+    """Messages in portions of about so many bytes, or of one message."""
+    waiting: list[Messages] = []
+    size = 0
+    for part in parts:
+        rest = part
+        while size + rest.size >= most_bytes:
+            count = max(int(np.searchsorted(rest.end, most_bytes - size, "right")), 0 if waiting else 1)
+            if count:
+                waiting.append(rest[:count])
+                rest = rest[count:]
+            yield waiting
+            waiting, size = [], 0
+            if not rest:
+                break
+        if rest:
+            waiting.append(rest)
+            size += rest.size
+    if waiting:
+        yield waiting
+
+
+def _last(messages: Messages, kind: int) -> int:
+    return messages.kinds.tobytes().rfind(kind)

@@ -1,0 +1,193 @@
+"""When a lake table needs upkeep, and how much of it at a time: a judgement on a few numbers, without Spark.
+
+    Facts (of the current version, read with every apply) ── due ──► Work | None
+    sizes of its files (looked at only when work is due)  ── choose ─► Rewrite | None
+
+A table that nothing happens to costs nothing. Small files are joined the way a log-structured store does it: a file is
+only written again together with at least half its size of smaller ones, so that the same rows are not written over and
+over. Rows that are deleted are dropped from the files that have the largest share of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..config import MaintenanceConfig
+
+FULL_SIZE = 64 * 1024 * 1024
+"""bytes up to which files are joined; larger ones would only be slower to write again"""
+STEP_SIZE = 64 * 1024 * 1024
+"""bytes that are written again in one piece of work, so that changes never wait long for it"""
+TINY = 256 * 1024
+"""bytes below which writing a file again costs nothing that matters"""
+DELETED_SHARE = 0.2
+"""share of deleted rows, of a table and of a file, from which on they are dropped"""
+OVERDUE = 4
+"""how many times as much as makes upkeep due makes it urgent"""
+EXPIRY_SHARE = 0.25
+"""how much more than is to be kept piles up before it is let go, so that each time is worth its cost"""
+EXPIRY_PAUSE = 30.0
+"""seconds between two expiries at least: tags of others may hold versions that are due to go"""
+BACKOFF_FIRST, BACKOFF_MOST = 60.0, 3600.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the current version of a table says of itself. Without numbers nothing is ever due."""
+
+    data_files: int = 0
+    delete_files: int = 0
+    records: int = 0
+    """rows stored, those that are deleted included"""
+    deleted: int = 0
+    """rows stored and deleted"""
+    size: int = 0
+    snapshots: int = 0
+    oldest: float = 0.0
+    """when the oldest version was made, in seconds since 1970"""
+
+    @property
+    def files(self) -> int:
+        # A deletion vector belongs to a data file; position delete files of older formats may outnumber them.
+        return max(self.data_files, self.delete_files)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is known of a table from its last upkeep in this process."""
+
+    files: int = 0
+    """files that were not worth joining"""
+    deleted: int = 0
+    """deleted rows that were not worth dropping"""
+    failures: int = 0
+    not_before: float = 0.0
+    expired: float = 0.0
+    swept: float = 0.0
+
+
+@dataclass(frozen=True)
+class Work:
+    compact: bool
+    expire: bool
+    urgent: bool
+    """to be done though changes wait, because every apply gets slower without it"""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    size: int
+    records: int
+    deleted: int
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Which files are written again: all smaller than a size, and all with at least a share of deleted rows."""
+
+    below: int
+    share: float
+    complete: bool
+    """whether nothing is left to do after it"""
+
+
+def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int) -> Facts:
+    """From the summary of a table's current snapshot, the number of its snapshots, and when the oldest was made."""
+
+    def number(name: str) -> int:
+        return int(summary.get(name) or 0)
+
+    return Facts(
+        data_files=number("total-data-files"),
+        delete_files=number("total-delete-files"),
+        records=number("total-records"),
+        deleted=number("total-position-deletes"),
+        size=number("total-files-size"),
+        snapshots=snapshots,
+        oldest=oldest_ms / 1000,
+    )
+
+
+def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float) -> Work | None:
+    """What a table needs, if anything."""
+    if not settings.enabled or now < memory.not_before:
+        return None
+    surplus = facts.files - max(memory.files, facts.size // FULL_SIZE)
+    share = (facts.deleted - memory.deleted) / facts.records if facts.records else 0.0
+    compact = surplus >= settings.small_files or (share >= DELETED_SHARE and facts.data_files > 0)
+    age, kept = now - facts.oldest, settings.snapshots_kept
+    many, old = facts.snapshots > kept * (1 + EXPIRY_SHARE), age > settings.snapshot_retention * (1 + EXPIRY_SHARE)
+    pause = max(EXPIRY_PAUSE, settings.snapshot_retention * EXPIRY_SHARE)
+    expire = many and old and now - memory.expired >= pause
+    if not compact and not expire:
+        return None
+    urgent = (
+        surplus >= settings.small_files * OVERDUE
+        or share >= min(0.9, DELETED_SHARE * OVERDUE)
+        or (expire and facts.snapshots > kept * OVERDUE and age > settings.snapshot_retention * OVERDUE)
+    )
+    return Work(compact, expire, urgent)
+
+
+def choose(files: Sequence[DataFile], few: int) -> Rewrite | None:
+    """The files to write again, in one step of bounded size; None if none is worth it. Fewer than `few` are not."""
+    ordered = sorted(files, key=lambda file: file.size)
+    joined, complete = _joined(ordered)
+    below = ordered[joined - 1].size + 1 if joined >= max(2, few) else 0
+    spent = sum(file.size for file in ordered if file.size < below)
+    share = 1.0
+    # A file with no row left is dropped without being read, so it never counts as work.
+    worn = [file for file in ordered if file.size >= below and DELETED_SHARE <= _share(file) < 1.0]
+    for file in sorted(worn, key=_share, reverse=True):
+        if spent and spent + file.size > STEP_SIZE:
+            complete = False
+            break
+        spent += file.size
+        share = _share(file)
+    if not below and share >= 1.0 and not any(_share(file) >= 1.0 for file in ordered):
+        return None
+    return Rewrite(below, share, complete)
+
+
+def _joined(ordered: Sequence[DataFile]) -> tuple[int, bool]:
+    """How many of the smallest files are joined, and whether a step has room for all that are worth it."""
+    best = total = 0
+    for count, file in enumerate(ordered, start=1):
+        if file.size >= FULL_SIZE:
+            break
+        if total + file.size > STEP_SIZE:
+            return best, False
+        if file.size <= max(TINY, 2 * total):
+            best = count
+        total += file.size
+    return best, True
+
+
+def _share(file: DataFile) -> float:
+    return min(file.deleted, file.records) / file.records if file.records else 0.0
+
+
+def seen(memory: Memory, facts: Facts) -> Memory:
+    """A table that has become smaller is not measured by what it was."""
+    if not facts.snapshots or (facts.files >= memory.files and facts.deleted >= memory.deleted):
+        return memory
+    return replace(memory, files=min(memory.files, facts.files), deleted=min(memory.deleted, facts.deleted))
+
+
+def after_success(memory: Memory, work: Work, before: Facts, after: Facts, complete: bool, now: float) -> Memory:
+    """What is left was not worth it, unless there was too much for one step."""
+    memory = replace(memory, failures=0, not_before=0.0, expired=now if work.expire else memory.expired)
+    if not work.compact:
+        return memory
+    progress = after.files < before.files or after.deleted < before.deleted
+    if not complete and progress:
+        return replace(memory, files=0, deleted=0)
+    return replace(memory, files=after.files, deleted=after.deleted)
+
+
+def after_failure(memory: Memory, now: float) -> Memory:
+    wait = min(BACKOFF_FIRST * 2**memory.failures, BACKOFF_MOST)
+    return replace(memory, failures=memory.failures + 1, not_before=now + wait)
