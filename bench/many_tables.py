@@ -33,6 +33,7 @@ STARTED, QUICK_STARTED = 1000, 100
 ROWS = 1000
 ROWS_PER_SECOND = 400.0
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 30.0, 15.0
+SETTLE_SECONDS = 15.0
 SECONDS_PER_COPY = 10.0
 START_TARGET = 60.0
 
@@ -110,7 +111,7 @@ def measure(options: Options) -> Section:
                     len(side.tables), START_LIMIT + SECONDS_PER_COPY * len(side.tables)
                 )
             used = _alternate((few, many), runs, max(5.0, seconds), options.repeat)
-            idle = {side.name: _at_rest(runs[side.name], max(5.0, seconds)) for side in (few, many)}
+            idle = _at_rest(runs, max(5.0, seconds))
             for run in runs.values():
                 run.end()
         for side in (few, many):
@@ -134,12 +135,15 @@ def _alternate(sides: tuple[Side, Side], runs: dict[str, Run], seconds: float, r
     return used
 
 
-def _at_rest(run: Run, seconds: float) -> float:
-    """Cores that a run keeps busy with nothing to do."""
-    family = run.family()
-    used, began = family.cpu_seconds(), time.monotonic()
+def _at_rest(runs: dict[str, Run], seconds: float) -> dict[str, float]:
+    """Cores that each run keeps busy with nothing to do, both over the same time."""
+    # What the last changes have left to do comes to its end before.
+    time.sleep(SETTLE_SECONDS)
+    families = {name: run.family() for name, run in runs.items()}
+    used, began = {name: family.cpu_seconds() for name, family in families.items()}, time.monotonic()
     time.sleep(seconds)
-    return (family.cpu_seconds() - used) / (time.monotonic() - began)
+    passed = time.monotonic() - began
+    return {name: (family.cpu_seconds() - used[name]) / passed for name, family in families.items()}
 
 
 def _start(ground: Ground, many: Side, load: Load) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class MaintenanceConfig(_Section):
     """Keeping lake tables quick to read: small files joined, old versions let go."""
 
     enabled: bool = Field(True, description="Whether wal2lake does it; false: you do, by means of your own.")
-    small_files: int = Field(30, ge=2, description="Files written by small commits that start a compaction.")
+    small_files: int = Field(20, ge=2, description="Files written by small commits that start a compaction.")
     snapshot_retention: float = Field(
         1800,
         ge=0,

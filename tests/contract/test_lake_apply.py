@@ -15,7 +15,7 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import CommitFailed, CopyNeeded, LakeError, TableError
-from wal2lake.lake import Applied, Lake
+from wal2lake.lake import Applied, Lake, nearby
 from wal2lake.position import Lsn
 
 _names = itertools.count(1)
@@ -419,3 +419,54 @@ def test_columns_named_like_ours_and_like_each_other(table: MakeTable) -> None:
     t.history.update(one, {**one, "Id": 3, "op": "I"}, unchanged=["_op"])
     t.history.insert({**one, "id": 4})
     t.flush()
+
+
+AWKWARD = "a.b`c $d"
+
+
+def test_small_batch_finds_its_rows_in_a_large_table(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "LARGE", 20)
+
+    def one(id: int, text: str, v: str = "old") -> Row:
+        return {AWKWARD: id, "t": text, "v": v}
+
+    t = table(f'"{AWKWARD}" bigint, t text, v text, PRIMARY KEY ("{AWKWARD}", t)',
+              rows=[one(i, f"key {i}") for i in range(-60, 60)])  # fmt: skip
+    t.history.update(one(7, "key 7"), one(7, "key 7", "new"))
+    t.flush()
+    t.history.insert(one(-(2**63), "least"))
+    t.history.update(one(7, "key 7", "new"), one(2**63 - 1, "key 7", "moved"))
+    t.history.delete(one(0, "key 0"))
+    t.flush()
+    t.history.update(one(1, "key 1"), one(1, "it's \\ ${spark.app.name}", "moved"))
+    t.flush()
+    t.history.update(one(1, "it's \\ ${spark.app.name}", "moved"), one(1, "it's \\ ${spark.app.name}", "again"))
+    t.history.delete(one(2**63 - 1, "key 7", "moved"))
+    t.flush()
+
+
+def test_column_whose_name_spark_would_read_as_a_variable_is_refused(table: MakeTable) -> None:
+    with pytest.raises(TableError, match="variable"):
+        table('id int PRIMARY KEY, "${user.name}" text', rows=[])
+
+
+def test_apply_takes_few_calls_into_the_jvm(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.java_gateway import GatewayClient
+
+    t = table(rows=[row(i) for i in range(60)])
+    calls: list[str] = []
+    send = GatewayClient.send_command
+
+    def counting(self: Any, command: str, *others: Any, **named: Any) -> Any:
+        # Objects are let go whenever Python collects them, those of other tests too.
+        if not command.startswith("m\n"):
+            calls.append(command)
+        return send(self, command, *others, **named)
+
+    t.history.update(row(1), row(1, "new"))
+    t.flush()
+    monkeypatch.setattr(GatewayClient, "send_command", counting)
+    t.history.update(row(1, "new"), row(1, "newer"))
+    t.history.insert(row(100))
+    t.flush()
+    assert 0 < len(calls) < 120

@@ -14,10 +14,11 @@ from lake_history import History, Row, copied, source_id
 from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
-from wal2lake.lake import Lake
+from wal2lake.lake import Lake, nearby
 
 SEEDS = range(int(os.environ.get("WAL2LAKE_TEST_HISTORIES", "1")))
 BATCHES = 5
+IDLE_ROWS = 100
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,8 @@ def _row(rng: random.Random, key: int) -> Row:
 
 
 def _step(rng: random.Random, history: History) -> None:
-    rows, taken = history.rows, {(row["id"], row["part"]) for row in history.rows}
+    rows = [row for row in history.rows if row["id"] < 100]
+    taken = {(row["id"], row["part"]) for row in rows}
     fresh = _row(rng, rng.randrange(12))
     free = not history.schema.key or (fresh["id"], fresh["part"]) not in taken
     kind = rng.choices(["insert", "update", "move", "delete", "truncate"], [4, 5, 4, 3, 0.15])[0]
@@ -66,15 +68,21 @@ def _step(rng: random.Random, history: History) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("key", ["keyed", "whole"])
-def test_random_history(place: tuple[Lake, Database, Path], key: str, seed: int) -> None:
+def test_random_history(
+    place: tuple[Lake, Database, Path], key: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake, database, path = place
+    monkeypatch.setattr(nearby, "LARGE", 20)
     rng = random.Random(f"{key} {seed}")
     name = f"r_{key}_{seed}"
     primary = ", PRIMARY KEY (id, part)" if key == "keyed" else ""
     database.execute(f"CREATE TABLE {name} (id int, part text, v text, w bytea, n int{primary})")
     database.execute(f"ALTER TABLE {name} REPLICA IDENTITY {'FULL' if key == 'whole' else 'DEFAULT'}")
+    # Rows that nothing happens to: a small batch then meets a large table.
+    idle: list[Row] = [{"id": i, "part": "a", "v": None, "w": None, "n": 0} for i in range(100, 100 + IDLE_ROWS)]
+    database.execute(f"INSERT INTO {name} SELECT i, 'a', NULL, NULL, 0 FROM generate_series(100, {99 + IDLE_ROWS}) i")
     applied = copied(lake, database, name)
-    history = History(applied.schema, path / "_wal2lake" / "segments")
+    history = History(applied.schema, path / "_wal2lake" / "segments", idle)
     history.lsn = applied.lsn + 100
     for number in range(1, BATCHES + 1):
         for _ in range(rng.choice([1, 3, 30, 60])):

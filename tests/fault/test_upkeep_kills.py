@@ -35,6 +35,7 @@ def _dies(mirrored: Mirrored, run: Running) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", [faults.LAKE_COMPACTED, faults.SNAPSHOTS_EXPIRED])
 def test_killed_between_two_steps_of_the_upkeep(
     project: Project, database: Database, tmp_path: Path, spark: SparkSession, point: str
@@ -47,7 +48,7 @@ def test_killed_between_two_steps_of_the_upkeep(
     mirrored.catches_up("counters")
     project.configure(database.dsn, SETTINGS)
     run = project.start("run", env={"WAL2LAKE_FAULT": point})
-    wait_until(lambda: _dies(mirrored, run), TIMEOUT, lambda: f"upkeep begins: {run.err}")
+    wait_until(lambda: _dies(mirrored, run), 2 * TIMEOUT, lambda: f"upkeep begins: {run.err}")
     assert run.wait().code == -signal.SIGKILL, run.err
     mirrored.catches_up("counters")
     found = mirrored.table("counters")

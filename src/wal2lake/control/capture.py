@@ -223,6 +223,10 @@ class _Parent(logging.Handler):
 
 def _settle_interpreter() -> None:
     """What is loaded stays, and of the objects that come by the million next to none is part of a cycle."""
+    # With the process, and not with the first rows.
+    import pyarrow.compute
+    import pyarrow.parquet  # noqa: F401
+
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     # The thread that reads is busy in Python; those that decode need it for a moment between long calls.

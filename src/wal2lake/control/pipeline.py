@@ -196,10 +196,9 @@ class Pipeline:
 
     def _decode_streamed(self, transaction: Streamed) -> None:
         try:
-            for some in transaction.chunks(SLICE_BYTES):
+            for part in transaction.chunks(SLICE_BYTES):
                 if not self._may_go_on():
                     return
-                part = some if isinstance(some, Messages) else Messages.of(some)
                 self._grow(part.size)
                 self._decode([part], True, part.size)
         finally:

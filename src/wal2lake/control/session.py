@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..changelog.budget import RECHECK_SECONDS, Budget
 from ..changelog.spool import Spools
-from ..decode import SLICE_BYTES, Blocks, Intake, Messages, Streamed
+from ..decode import SLICE_BYTES, Demultiplexer, Intake, Messages, Streamed
 from ..errors import SourceError
 from ..position import Lsn
 from ..source import mark, wal_end
@@ -44,7 +44,7 @@ class Session:
         self._resolver = Resolver(pump.config.source, pump.group.name, self._log, pump.config.tables)
         self._budget = Budget(self._log, pump.config.changelog.max_bytes, pump.group.name)
         self._spools = Spools(self._log.directory / "spool")
-        self._blocks = Blocks(self._spools)
+        self._streamed = Demultiplexer(self._spools)
         self._intake = Intake()
         self._pipeline = Pipeline(self._log, self._resolver, self._log.position())
         self._wake = (*pump.owner.wake, self._pipeline.wake)
@@ -78,7 +78,7 @@ class Session:
 
     def close(self) -> None:
         self._pipeline.close()
-        self._blocks.close()
+        self._streamed.close()
         self._spools.close()
         self._resolver.close()
 
@@ -94,7 +94,7 @@ class Session:
             self._feed(messages)
 
     def _feed(self, messages: Messages) -> None:
-        for item in self._blocks.feed(messages) if self._stream.streaming else [messages]:
+        for item in self._streamed.feed(messages) if self._stream.streaming else [messages]:
             if isinstance(item, Streamed):
                 self._feed_streamed(item)
             else:

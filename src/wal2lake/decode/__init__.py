@@ -1,6 +1,6 @@
 """From pgoutput's bytes to typed Arrow columns. No I/O happens here."""
 
-from .intake import Blocks, Intake, slices
+from .intake import Intake, slices
 from .messages import Messages
 from .model import Cut, DecodedTable, Relation, RelationColumn, Resolver, Target
 from .pgoutput import SLICE_BYTES, Decoder
@@ -8,7 +8,6 @@ from .streamed import Demultiplexer, Streamed
 
 __all__ = [
     "SLICE_BYTES",
-    "Blocks",
     "Cut",
     "DecodedTable",
     "Decoder",

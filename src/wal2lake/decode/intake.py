@@ -9,21 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..changelog.spool import Spools
-from .messages import (
-    BEGIN,
-    COMMIT,
-    RELATION,
-    STREAM_ABORT,
-    STREAM_COMMIT,
-    STREAM_START,
-    STREAM_STOP,
-    Messages,
-)
-from .streamed import Demultiplexer, Streamed
-
-_MARKS = np.zeros(256, np.bool_)
-_MARKS[[STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT]] = True
+from .messages import BEGIN, COMMIT, Messages
 
 
 class Intake:
@@ -74,29 +60,6 @@ class Intake:
             raise RuntimeError("take_open() before take_complete(): complete transactions are waiting")
         taken, self._open, self.open_bytes = self._open, [], 0
         return taken
-
-
-class Blocks:
-    """A protocol 2 stream as transactions: whole ones as they came, streamed ones when they commit."""
-
-    def __init__(self, spools: Spools) -> None:
-        self._demultiplexer = Demultiplexer(spools)
-        self._in_block = False
-
-    def feed(self, messages: Messages) -> Sequence[Sequence[bytes] | Streamed]:
-        kinds = messages.kinds
-        marks = kinds[_MARKS[kinds]].tobytes()
-        if not marks and not self._in_block:
-            # Descriptions of tables are all that it has to know of what comes whole.
-            self._demultiplexer.feed([messages[number] for number in np.flatnonzero(kinds == RELATION).tolist()])
-            return [messages]
-        started, stopped = marks.rfind(STREAM_START), marks.rfind(STREAM_STOP)
-        if started != stopped:
-            self._in_block = started > stopped
-        return self._demultiplexer.feed(list(messages))
-
-    def close(self) -> None:
-        self._demultiplexer.close()
 
 
 def slices(parts: Iterable[Messages], most_bytes: int) -> Iterator[list[Messages]]:

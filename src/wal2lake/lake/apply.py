@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..schema import TableSchema
-from . import collapse, toast
+from . import collapse, nearby, toast
 from .collapse import column_names, key_names, refusal
 from .model import Batch
 from .names import quoted
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def apply(
-    session: SparkSession, tables: TableFormat, schema: TableSchema, batch: Batch, plan: Plan, near: str = ""
+    session: SparkSession, tables: TableFormat, schema: TableSchema, batch: Batch, plan: Plan, table_rows: int
 ) -> None:
-    """Make the commit of a plan that is not `NOTHING`. `near`: a condition that every row to be changed meets."""
+    """Make the commit of a plan that is not `NOTHING`. `table_rows`: about how many rows the table has."""
     collapse.open_segments(session, schema, batch)
     rows = collapse.changes(schema, batch)
     name = tables.sql_name(schema.id)
@@ -35,6 +35,7 @@ def apply(
             tables.overwrite(session, session.sql(_own_columns(left, schema)), schema.id)
         case How.MERGE:
             source = _collapsed(session, rows, schema, plan, name)
+            near = nearby.condition(schema, batch, plan, table_rows)
             session.sql(merge_statement(name, source, schema, plan, near))
         case How.MATCH:
             session.sql(match_statement(tables, _matched(tables, rows, schema, plan), schema))
@@ -42,7 +43,10 @@ def apply(
 
 
 def merge_statement(name: str, source: str, schema: TableSchema, plan: Plan, near: str = "") -> str:
-    """Matched by key. Without inserts in the batch it is an inner join, which need not shuffle the table."""
+    """Matched by key; `near` narrows down where to look.
+
+    Without inserts in the batch it is an inner join, which need not shuffle the table.
+    """
     on = " AND ".join(f"t.{quoted(key)} = s.k{i}" for i, key in enumerate(schema.key))
     sets = ", ".join(f"t.{quoted(column)} = s.c{i}" for i, column in enumerate(schema.names))
     clauses = [

@@ -32,9 +32,11 @@ def archive_path(conf: Mapping[str, str]) -> Path:
 
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    parts = [str(java.resolve()), pyspark.__version__, str(Path(pyspark.__file__).resolve())]
-    if java.exists():
-        parts.append(str(java.resolve().stat().st_mtime_ns))
+    package = Path(pyspark.__file__).resolve().parent
+    parts = [str(java.resolve()), pyspark.__version__, str(package)]
+    # The JVM passes over an archive, without a word, when a file that it was made from has another time.
+    dated = [java.resolve(), *sorted(package.glob("jars/spark-core*.jar"))]
+    parts += [str(file.stat().st_mtime_ns) for file in dated if file.exists()]
     parts += [jar.file for jar in jars.NEEDED] + [conf.get("spark.driver.extraClassPath", "")]
     return jars.cache_directory() / f"classes-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.jsa"
 

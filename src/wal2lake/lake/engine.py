@@ -142,7 +142,7 @@ class Lake:
             with self._work("applying changes to", table, settings) as session:
                 if (already := self._already(session, applied, batch, source_id)) is not None:
                     return already
-                apply(session, self._tables, schema, batch, planned)
+                apply(session, self._tables, schema, batch, planned, applied.rows)
                 faults.reached(faults.LAKE_COMMITTED)
                 return self._now(session, table, source_id)
         except Wal2LakeError as error:
@@ -338,5 +338,8 @@ def _require_carriable(source: CopySource) -> None:
     for name in source.schema.names:
         if name in _RESERVED_COLUMNS:
             raise TableError(table=table, cause=f"Iceberg keeps the column name {name} for itself", remedy=remedy)
+        if "${" in name:
+            # Names of Parquet columns pass through Hadoop's configuration, which would put a value in their place.
+            raise TableError(table=table, cause=f"Spark takes the column name {name} for a variable", remedy=remedy)
     if not source.schema.columns:
         raise TableError(table=table, cause="it has no columns", remedy="leave it out with [[groups]] exclude")

@@ -94,7 +94,7 @@ class IcebergTables:
             record=_record(summary) or self._older_record(session, loaded, current),
             rows=int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0)),
             location=str(loaded.location()),
-            upkeep=_facts(loaded, summary),
+            upkeep=_facts(loaded, current, summary),
         )
 
     def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
@@ -228,11 +228,12 @@ def _record(summary: Mapping[str, str]) -> Record | None:
     return None if lsn is None else Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]))
 
 
-def _facts(loaded: Any, summary: Mapping[str, str]) -> Facts:
+def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
     if not summary:
         return Facts()
     snapshots = loaded.snapshots()
-    return facts_of(summary, snapshots.size(), snapshots.get(0).timestampMillis())
+    oldest = snapshots.get(0).timestampMillis()
+    return facts_of(summary, snapshots.size(), oldest, current.timestampMillis())
 
 
 def _plain(file: str) -> str:

@@ -96,7 +96,7 @@ class Maintenance:
     def _compact(self, session: SparkSession, table: TableId, loaded: Any, record: Mapping[str, str]) -> bool:
         """Whether nothing is left to do."""
         files = _files(session, table)
-        rewrite = upkeep.choose(files, self._settings.small_files // 2)
+        rewrite = upkeep.choose(files, upkeep.enough(facts(loaded), self._settings, time.time()) // 2)
         vectors = _format_version(session, loaded) >= _VECTORS_SINCE
         began = time.monotonic()
         if rewrite is not None:
@@ -142,7 +142,8 @@ def facts(loaded: Any) -> Facts:
     if current is None:
         return Facts()
     snapshots = loaded.snapshots()
-    return upkeep.facts_of(current.summary(), snapshots.size(), snapshots.get(0).timestampMillis())
+    oldest = snapshots.get(0).timestampMillis()
+    return upkeep.facts_of(current.summary(), snapshots.size(), oldest, current.timestampMillis())
 
 
 def _format_version(session: SparkSession, loaded: Any) -> int:

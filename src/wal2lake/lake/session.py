@@ -65,6 +65,12 @@ def session_settings(cores: int) -> dict[str, str]:
         "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
         "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
         "spark.sql.maxMetadataStringLength": "20",
+        # Names and keys in our statements mean themselves.
+        "spark.sql.variable.substitute": "false",
+        "spark.sql.parser.escapedStringLiterals": "false",
+        # A list of keys is data: code that is compiled for one batch serves the next.
+        "spark.sql.optimizer.inSetConversionThreshold": "0",
+        "spark.sql.optimizer.inSetSwitchThreshold": "0",
     }
 
 

@@ -25,6 +25,9 @@ TINY = 256 * 1024
 """bytes below which writing a file again costs nothing that matters"""
 DELETED_SHARE = 0.2
 """share of deleted rows, of a table and of a file, from which on they are dropped"""
+QUIET_SECONDS = 60.0
+QUIET_FILES = 4
+"""small files that are joined when a table has been left alone: it is read as often as a busy one, and nobody waits"""
 OVERDUE = 4
 """how many times as much as makes upkeep due makes it urgent"""
 EXPIRY_SHARE = 0.25
@@ -48,6 +51,8 @@ class Facts:
     snapshots: int = 0
     oldest: float = 0.0
     """when the oldest version was made, in seconds since 1970"""
+    newest: float = 0.0
+    """when the current version was made"""
 
     @property
     def files(self) -> int:
@@ -94,8 +99,8 @@ class Rewrite:
     """whether nothing is left to do after it"""
 
 
-def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int) -> Facts:
-    """From the summary of a table's current snapshot, the number of its snapshots, and when the oldest was made."""
+def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int, newest_ms: int = 0) -> Facts:
+    """From the summary of a table's current snapshot, the number of its snapshots, and when the ends were made."""
 
     def number(name: str) -> int:
         return int(summary.get(name) or 0)
@@ -108,6 +113,7 @@ def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int) -> Fact
         size=number("total-files-size"),
         snapshots=snapshots,
         oldest=oldest_ms / 1000,
+        newest=newest_ms / 1000,
     )
 
 
@@ -117,7 +123,7 @@ def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float) -
         return None
     surplus = facts.files - max(memory.files, facts.size // FULL_SIZE)
     share = (facts.deleted - memory.deleted) / facts.records if facts.records else 0.0
-    compact = surplus >= settings.small_files or (share >= DELETED_SHARE and facts.data_files > 0)
+    compact = surplus >= enough(facts, settings, now) or (share >= DELETED_SHARE and facts.data_files > 0)
     age, kept = now - facts.oldest, settings.snapshots_kept
     many, old = facts.snapshots > kept * (1 + EXPIRY_SHARE), age > settings.snapshot_retention * (1 + EXPIRY_SHARE)
     pause = max(EXPIRY_PAUSE, settings.snapshot_retention * EXPIRY_SHARE)
@@ -130,6 +136,12 @@ def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float) -
         or (expire and facts.snapshots > kept * OVERDUE and age > settings.snapshot_retention * OVERDUE)
     )
     return Work(compact, expire, urgent)
+
+
+def enough(facts: Facts, settings: MaintenanceConfig, now: float) -> int:
+    """How many small files are worth joining."""
+    quiet = facts.newest > 0 and now - facts.newest >= QUIET_SECONDS
+    return min(settings.small_files, QUIET_FILES) if quiet else settings.small_files
 
 
 def choose(files: Sequence[DataFile], few: int) -> Rewrite | None:

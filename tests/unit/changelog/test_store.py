@@ -13,7 +13,7 @@ import pytest
 
 from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
 from wal2lake.changelog.durable import create
-from wal2lake.changelog.segment import Rows, write_segment
+from wal2lake.changelog.segment import Rows, SegmentWriter, write_segment
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
@@ -193,3 +193,12 @@ def test_remove_leaves_nothing(log: ChangeLog) -> None:
     publish(log, 200)
     log.remove()
     assert not log.exists and log.last() is None and not log.directory.exists()
+
+
+def test_a_segment_whose_writing_failed_can_not_be_finished(log: ChangeLog) -> None:
+    version = log.schema_version(SCHEMA)
+    writer = SegmentWriter(log, 42, version, pa.schema([("id", pa.int64())]))
+    with pytest.raises(ValueError, match="schema"):
+        writer.write(Rows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
+    with pytest.raises(ValueError, match="closed"):
+        writer.finish()

@@ -11,6 +11,8 @@ from wal2lake.lake.upkeep import (
     DELETED_SHARE,
     FULL_SIZE,
     OVERDUE,
+    QUIET_FILES,
+    QUIET_SECONDS,
     STEP_SIZE,
     TINY,
     DataFile,
@@ -62,6 +64,14 @@ def test_small_files_are_joined_when_there_are_enough() -> None:
     assert due(facts(data_files=3 + 29), Memory(), SETTINGS, NOW) is None
     work = due(facts(data_files=3 + 30), Memory(), SETTINGS, NOW)
     assert work is not None and work.compact and not work.expire and not work.urgent
+
+
+def test_a_table_that_is_left_alone_is_tidied_for_its_readers() -> None:
+    few = facts(data_files=3 + QUIET_FILES, newest=NOW - QUIET_SECONDS + 1)
+    assert due(few, Memory(), SETTINGS, NOW) is None
+    work = due(few, Memory(), SETTINGS, NOW + 1)
+    assert work is not None and work.compact and not work.urgent
+    assert due(few, Memory(files=few.files), SETTINGS, NOW + 1) is None
 
 
 def test_files_of_deleted_positions_count_where_they_outnumber_the_data_files() -> None:

@@ -1,0 +1,69 @@
+"""Which rows of a large table a small batch can meet, as a condition that lets Spark leave all others where they are.
+
+    500 changes, 5 million rows:   … ON t.id = s.k0 AND t.id IN (17, 4711, …)
+
+Without it a MERGE with inserts moves every row of the table through a shuffle to find the few that match. The condition
+follows from the match by key, so it never changes what is matched; files and row groups without such keys are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from ..pgtypes import Kind
+from ..schema import Column, TableSchema
+from .model import Batch
+from .names import literal, quoted
+from .plan import How, Plan
+
+MOST_CHANGES = 5_000
+"""changes whose keys are written into the statement at most"""
+LARGE = 500
+"""how many times as many rows as changes make it worth to look the keys up first"""
+# Texts that mean themselves in every dialect of a string literal.
+_PLAIN = re.compile(r"[A-Za-z0-9_ .:/@+-]*")
+
+
+def condition(schema: TableSchema, batch: Batch, plan: Plan, rows: int) -> str:
+    """The condition, to be added to the match by key of a MERGE into `t`; '' where it would not help."""
+    # Rows that are matched by nothing are looked for too where a partition was emptied.
+    if plan.how is not How.MERGE or plan.gone or batch.changes > MOST_CHANGES or rows < batch.changes * LARGE:
+        return ""
+    wanted = [column for column in schema.key_columns if _listed(column)]
+    if not wanted:
+        return ""
+    texts = (_any_of(column, _values(schema, column, batch, plan)) for column in wanted)
+    return "".join(f" AND {text}" for text in texts if text)
+
+
+def _listed(column: Column) -> bool:
+    return column.lake.kind in (Kind.INT, Kind.LONG, Kind.STRING) and not column.lake.is_list
+
+
+def _values(schema: TableSchema, column: Column, batch: Batch, plan: Plan) -> set[Any]:
+    """Every value that the key's column has in a change of the batch, before or after it."""
+    import pyarrow.parquet as pq
+
+    names = [column.name, *([schema.meta.old(column.name)] if plan.key_changes else [])]
+    found: set[Any] = set()
+    for path, _ in batch.segments:
+        with pq.ParquetFile(path) as file:
+            table = file.read(columns=names)
+        for name in names:
+            found.update(table.column(name).to_pylist())
+    return found - {None}
+
+
+def _any_of(column: Column, values: Collection[Any]) -> str:
+    if column.lake.kind is Kind.STRING:
+        if not all(_PLAIN.fullmatch(value) for value in values):
+            return ""
+        # Spark would turn a single value into a comparison, and compile code anew for each.
+        texts = [literal(value) for value in sorted(values)] + ["''"] * (len(values) == 1)
+    else:
+        spare = [-1 if 0 in values else 0] if len(values) == 1 else []
+        suffix = "L" if column.lake.kind is Kind.LONG else ""
+        texts = [f"{value}{suffix}" for value in [*sorted(values), *spare]]
+    return f"t.{quoted(column.name)} IN ({', '.join(texts)})" if texts else ""
