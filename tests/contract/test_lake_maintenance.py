@@ -135,6 +135,7 @@ def test_small_files_are_joined_and_the_commit_carries_the_record(kept: Make) ->
     t.assert_goes_on()
 
 
+@pytest.mark.slow
 def test_deleted_positions_in_files_that_are_gone_are_dropped_without_vectors(kept: Make) -> None:
     t = kept({"format-version": "2"}, rows=20_000)
     newest: list[Row] = []
@@ -192,6 +193,7 @@ def test_versions_younger_than_the_retention_stay(kept: Make) -> None:
     assert t.applied.upkeep.snapshots == 5
 
 
+@pytest.mark.slow
 def test_vectors_that_share_a_file_survive_the_expiry_of_the_version_that_replaced_one(kept: Make) -> None:
     t = kept(small_files=1000, snapshots_kept=1, snapshot_retention=0)
     t.history.insert(row(100))
@@ -224,6 +226,7 @@ def test_the_record_is_kept_when_a_version_without_one_is_on_top_of_it(kept: Mak
     t.assert_goes_on()
 
 
+@pytest.mark.slow
 def test_tags_of_others_are_kept_by_the_expiry(kept: Make) -> None:
     t = kept(small_files=1000, snapshots_kept=1, snapshot_retention=0)
     t.merge(1)
@@ -271,6 +274,7 @@ def test_upkeep_that_fails_leaves_the_table_as_it_was_and_waits(kept: Make, capl
     t.assert_goes_on()
 
 
+@pytest.mark.slow
 def test_upkeep_that_is_cancelled_leaves_the_table_as_it_was_without_a_word(
     kept: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
