@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from changelogs import begun
 from command import Project
 from servers import Database, fresh_database, running_server
+from wal2lake.changelog import ChangeLog
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 
@@ -96,3 +98,8 @@ def project(tmp_path: Path) -> Iterator[Project]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> ChangeLog:
+    return begun(tmp_path)

@@ -125,9 +125,8 @@ def spark_reads(session: Any) -> tuple[float, float]:
     return alternately(lambda: scan("busy"), lambda: scan("fresh"))
 
 
-def pyiceberg_reads(session: Any, path: Path) -> tuple[float, float]:
-    """As above, but one row of the fresh table is deleted: a single one makes pyiceberg read three times as long."""
-    session.sql("DELETE FROM lake.public.fresh WHERE id = 1")
+def pyiceberg_reads(path: Path) -> tuple[float, float]:
+    """The same two tables."""
     catalog = SqlCatalog("lake", uri=f"sqlite:///{path / 'catalog.db'}", warehouse=str(path))
     busy, fresh = (catalog.load_table(("public", name)) for name in ("busy", "fresh"))
     try:
@@ -151,7 +150,7 @@ def test_a_table_after_many_small_merges_reads_nearly_as_fast_as_a_fresh_one(
             busy.merge()
         assert_holds(path, busy.rows)
         with busy.lake._driver.session("reading") as session:
-            reads = {"Spark": spark_reads(session), "pyiceberg": pyiceberg_reads(session, path)}
+            reads = {"Spark": spark_reads(session), "pyiceberg": pyiceberg_reads(path)}
     with capsys.disabled():
         print("", report(busy, reads), sep="\n")  # noqa: T201 - the figures are what the proof is for
     for after, fresh in reads.values():

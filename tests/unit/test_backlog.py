@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 
-import pytest
-
-from wal2lake.changelog import ChangeLog, Origin, Segment, TableCut
+from wal2lake.changelog import ChangeLog, Segment, TableCut
 from wal2lake.control.backlog import Backlog
 from wal2lake.position import Lsn
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
-    origin = Origin("1", 5, "wal2lake_g")
-    made = ChangeLog(tmp_path, "g")
-    made.create(origin, origin.slot)
-    made.begin(Lsn(100))
-    return made
 
 
 def publish(log: ChangeLog, *oids: int) -> None:

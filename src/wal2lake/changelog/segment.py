@@ -91,10 +91,3 @@ class SegmentWriter:
             self._writer.close()
         with suppress(OSError):
             self._file.close()
-
-
-def write_segment(log: ChangeLog, rows: Rows) -> Segment:
-    """Write a batch and make it durable, its name too."""
-    writer = SegmentWriter(log, rows.oid, rows.schema_version, rows.batch.schema)
-    writer.write(rows)
-    return writer.finish()

@@ -40,6 +40,13 @@ _COLUMN_TAIL = struct.Struct(">Ii")
 PADDING = bytes(32)
 
 
+def among(kinds: bytes) -> Mask:
+    """For each possible kind byte whether it is one of these: indexed with many kinds, it answers for all at once."""
+    table = np.zeros(256, np.bool_)
+    table[list(kinds)] = True
+    return table
+
+
 @dataclass(frozen=True, eq=False)
 class Messages(Sequence[bytes]):
     """XLogData messages one after the other in one buffer: no object for each, so millions cost only their bytes."""

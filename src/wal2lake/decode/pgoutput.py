@@ -42,6 +42,7 @@ from .messages import (
     Messages,
     Positions,
     Raw,
+    among,
     parse_begins,
     parse_commit,
     parse_relation,
@@ -60,15 +61,9 @@ _STREAM_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _Descriptions = dict[int, list[tuple[int, Described]]]
 
 
-def _among(kinds: bytes) -> npt.NDArray[np.bool_]:
-    table = np.zeros(256, np.bool_)
-    table[list(kinds)] = True
-    return table
-
-
-_IS_ROW = _among(bytes([INSERT, UPDATE, DELETE]))
-_IS_CHANGE = _among(bytes([INSERT, UPDATE, DELETE, TRUNCATE]))
-_IS_KNOWN = _among(bytes([INSERT, UPDATE, DELETE, TRUNCATE, BEGIN, COMMIT, RELATION]) + IGNORED)
+_IS_ROW = among(bytes([INSERT, UPDATE, DELETE]))
+_IS_CHANGE = among(bytes([INSERT, UPDATE, DELETE, TRUNCATE]))
+_IS_KNOWN = among(bytes([INSERT, UPDATE, DELETE, TRUNCATE, BEGIN, COMMIT, RELATION]) + IGNORED)
 
 
 @dataclass(frozen=True)

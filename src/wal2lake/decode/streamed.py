@@ -35,6 +35,7 @@ from .messages import (
     Bytes,
     Messages,
     Positions,
+    among,
 )
 from .values import Slices, contiguous
 
@@ -48,16 +49,10 @@ _BEGIN = struct.Struct(">cqqqBqqI")
 _COMMIT = struct.Struct(">cqqqBBqqq")
 
 
-def _among(kinds: bytes) -> npt.NDArray[np.bool_]:
-    table = np.zeros(256, np.bool_)
-    table[list(kinds)] = True
-    return table
-
-
-_IS_MARK = _among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT]))
-_IS_NOTED = _among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT, RELATION]))
+_IS_MARK = among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT]))
+_IS_NOTED = among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT, RELATION]))
 # Inside a block these carry the xid of their (sub-)transaction; Origin does not.
-_HAS_XID = _among(b"RYIUDTM")
+_HAS_XID = among(b"RYIUDTM")
 
 
 @dataclass(frozen=True)

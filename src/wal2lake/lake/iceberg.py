@@ -87,7 +87,7 @@ class IcebergTables:
         properties = loaded.properties()
         schema = properties.get(_SCHEMA)
         current = loaded.currentSnapshot()
-        summary = {} if current is None else self._java(session).summary(current)
+        summary = self._summary(session, current)
         return Found(
             source=properties.get(_SOURCE),
             schema=_schema(schema) if schema else None,
@@ -96,6 +96,11 @@ class IcebergTables:
             location=str(loaded.location()),
             upkeep=_facts(loaded, current, summary),
         )
+
+    def facts(self, session: SparkSession, loaded: Any) -> Facts:
+        """What the current version of a loaded table says that upkeep goes by."""
+        current = loaded.currentSnapshot()
+        return _facts(loaded, current, self._summary(session, current))
 
     def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
         with self._namespaces:
@@ -138,6 +143,9 @@ class IcebergTables:
             listed = session.table(f"{sql_name(table)}.{part}").select(column).distinct()
             found |= {str(row[0]) for row in listed.collect()}
         return frozenset(_plain(file) for file in found)
+
+    def _summary(self, session: SparkSession, snapshot: Any) -> Mapping[str, str]:
+        return {} if snapshot is None else self._java(session).summary(snapshot)
 
     def _older_record(self, session: SparkSession, loaded: Any, snapshot: Any) -> Record | None:
         """The newest record before a snapshot that has none: maintenance by others does not carry it on."""
@@ -229,7 +237,7 @@ def _record(summary: Mapping[str, str]) -> Record | None:
 
 
 def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
-    if not summary:
+    if current is None:
         return Facts()
     snapshots = loaded.snapshots()
     oldest = snapshots.get(0).timestampMillis()

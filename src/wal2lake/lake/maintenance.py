@@ -70,21 +70,21 @@ class Maintenance:
     def work(self, session: SparkSession, table: TableId, record: Mapping[str, str]) -> None:
         """Do a step of what is due. `record` is the position record, for the commits that are made."""
         loaded = self._tables.load(session, table)
-        before = Facts() if loaded is None else facts(loaded)
+        before = Facts() if loaded is None else self._tables.facts(session, loaded)
         work = self.due(table, before)
         if work is None:
             return
         complete = True
         with self._tagged(session):
             if work.compact:
-                complete = self._compact(session, table, loaded, record)
+                complete = self._compact(session, table, loaded, before, record)
                 faults.reached(faults.LAKE_COMPACTED)
                 loaded.refresh()
             if work.expire:
                 _expire(loaded, self._settings, session, record)
                 faults.reached(faults.SNAPSHOTS_EXPIRED)
                 loaded.refresh()
-            after = facts(loaded)
+            after = self._tables.facts(session, loaded)
             memory = upkeep.after_success(self._memory(table), work, before, after, complete, time.time())
             self._memories[table] = memory
             if not work.urgent:
@@ -93,16 +93,18 @@ class Maintenance:
     def _memory(self, table: TableId) -> Memory:
         return self._memories.get(table, Memory())
 
-    def _compact(self, session: SparkSession, table: TableId, loaded: Any, record: Mapping[str, str]) -> bool:
+    def _compact(
+        self, session: SparkSession, table: TableId, loaded: Any, before: Facts, record: Mapping[str, str]
+    ) -> bool:
         """Whether nothing is left to do."""
         files = _files(session, table)
-        rewrite = upkeep.choose(files, upkeep.enough(facts(loaded), self._settings, time.time()) // 2)
+        rewrite = upkeep.choose(files, upkeep.enough(before, self._settings, time.time()) // 2)
         vectors = _format_version(session, loaded) >= _VECTORS_SINCE
         began = time.monotonic()
         if rewrite is not None:
             _rewrite(session, loaded, rewrite, record)
             loaded.refresh()
-        if not vectors and facts(loaded).delete_files:
+        if not vectors and self._tables.facts(session, loaded).delete_files:
             _rewrite_deletes(session, loaded, record)
         log.debug("compacted %s of %d files in %.1f s", table, len(files), time.monotonic() - began)
         return rewrite is None or rewrite.complete
@@ -134,16 +136,6 @@ class Maintenance:
             session.sparkContext.removeJobTag(tag)
             with self._lock:
                 del self._under_way[tag]
-
-
-def facts(loaded: Any) -> Facts:
-    """Of a table that was just loaded."""
-    current = loaded.currentSnapshot()
-    if current is None:
-        return Facts()
-    snapshots = loaded.snapshots()
-    oldest = snapshots.get(0).timestampMillis()
-    return upkeep.facts_of(current.summary(), snapshots.size(), oldest, current.timestampMillis())
 
 
 def _format_version(session: SparkSession, loaded: Any) -> int:

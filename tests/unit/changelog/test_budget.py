@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
+from wal2lake.changelog import ChangeLog, Manifest, Segment, TableCut
 from wal2lake.changelog.budget import RECHECK_SECONDS, Budget, Level, Usage, judge
 from wal2lake.position import Lsn
 
 OK, WARNING, FULL, OVERSIZED = Level.OK, Level.WARNING, Level.FULL, Level.OVERSIZED
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
-    origin = Origin("1", 5, "wal2lake_g")
-    made = ChangeLog(tmp_path, "g")
-    made.create(origin, origin.slot)
-    made.begin(Lsn(100))
-    return made
 
 
 def publish(log: ChangeLog, size: int) -> Manifest:

@@ -11,31 +11,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from changelogs import ORIGIN
 from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
 from wal2lake.changelog.durable import create
-from wal2lake.changelog.segment import Rows, SegmentWriter, write_segment
+from wal2lake.changelog.segment import Rows, SegmentWriter
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 
-ORIGIN = Origin("1", 5, "wal2lake_g")
 SCHEMA = TableSchema(
     42, TableId("public", "t"), (Column("id", 23, -1, "integer", LakeType.parse("int")),), ("id",), Identity.DEFAULT
 )
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
-    made = ChangeLog(tmp_path, "g")
-    made.create(ORIGIN, ORIGIN.slot)
-    made.begin(Lsn(100))
-    return made
-
-
 def segment(log: ChangeLog, *commits: int) -> Segment:
     batch = pa.record_batch({"id": pa.array(range(len(commits)), pa.int32()), "_commit_lsn": pa.array(commits)})
-    return write_segment(log, Rows(42, log.schema_version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
+    writer = SegmentWriter(log, 42, log.schema_version(SCHEMA), batch.schema)
+    writer.write(Rows(42, log.schema_version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
+    return writer.finish()
 
 
 def publish(log: ChangeLog, to: int) -> Manifest:
