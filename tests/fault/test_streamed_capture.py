@@ -93,6 +93,49 @@ def test_a_transaction_that_is_being_streamed_when_capture_dies_comes_again_whol
     assert spooled(captured) == []
 
 
+def segments(captured: CapturedGroup) -> set[Path]:
+    return set((captured.log.directory / "segments").glob("*/*.parquet"))
+
+
+def in_manifests(captured: CapturedGroup) -> set[Path]:
+    log, oid = captured.log, captured.oid("public.t")
+    return {log.path(segment) for manifest in log.after(0) for segment in manifest.tables[oid].segments}
+
+
+def test_a_large_transaction_is_in_segments_before_it_commits(captured: CapturedGroup) -> None:
+    captured.start()
+    running = captured.database.connect(autocommit=False)
+    insert(running, 1, 60_000)
+    wait_until(lambda: bool(segments(captured)), 30, "a segment of the running transaction")
+    ahead = segments(captured)
+    assert in_manifests(captured) == set()
+    before = captured.database.value("SELECT clock_timestamp()")
+    running.commit()
+    captured.catch_up()
+    assert segments(captured) == in_manifests(captured) == ahead
+    rows = captured.changes("public.t")
+    assert [row["id"] for row in rows] == list(range(1, 60_001))
+    ((_, commit_ts),) = {(row["_commit_lsn"], row["_commit_ts"]) for row in rows}
+    assert before < commit_ts < captured.database.value("SELECT clock_timestamp()")
+
+
+def test_what_was_written_ahead_of_a_rollback_is_deleted(captured: CapturedGroup) -> None:
+    captured.start()
+    whole, part = (captured.database.connect(autocommit=False) for _ in range(2))
+    insert(whole, 1, 60_000)
+    insert(part, 100_001, 50_000)
+    part.execute("SAVEPOINT s")
+    insert(part, 200_001, 20_000)
+    wait_until(lambda: len(segments(captured)) >= 2, 30, "segments of both transactions")
+    whole.rollback()
+    part.execute("ROLLBACK TO s")
+    insert(part, 300_001, 10)
+    part.commit()
+    captured.catch_up()
+    assert [row["id"] for row in captured.changes("public.t")] == [*range(100_001, 150_001), *range(300_001, 300_011)]
+    wait_until(lambda: segments(captured) == in_manifests(captured), 20, "what was written ahead to be deleted")
+
+
 @pytest.mark.slow
 def test_streamed_transactions_under_kills_are_logged_once(captured: CapturedGroup) -> None:
     chance = random.Random(11)

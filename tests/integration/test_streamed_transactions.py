@@ -11,16 +11,23 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
-from psycopg import pq
+from psycopg.pq import ExecStatus
 
 from servers import Database
+from waiting import wait_until
+from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.spool import Spools
 from wal2lake.config import SourceConfig
-from wal2lake.decode import Cut, DecodedTable, Decoder, Demultiplexer, Relation, Streamed, Target
+from wal2lake.control import ahead as ahead_module
+from wal2lake.control.ahead import Ahead
+from wal2lake.control.pipeline import Pipeline, Published
+from wal2lake.decode import Cut, DecodedTable, Decoder, Demultiplexer, Intake, Relation, Streamed, Target
 from wal2lake.pgtypes import PgType, lake_type
 from wal2lake.position import ZERO
 from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.source import connect, server_facts
 from wal2lake.source.connect import replication_connect
 
 TABLES = """
@@ -51,7 +58,7 @@ class Wire:
             result = pgconn.exec_(
                 f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({options}, publication_names 'p')".encode()
             )
-            assert result.status == pq.ExecStatus.COPY_BOTH, result.get_error_message()
+            assert result.status == ExecStatus.COPY_BOTH, result.get_error_message()
             deadline, reached = time.monotonic() + 60, 0
             while reached < end:
                 assert time.monotonic() < deadline, f"the server is at {reached:X} of {end:X}"
@@ -122,8 +129,60 @@ class Reading:
         return order
 
 
+class Logging(Reading):
+    """What the pipeline makes of the same stream when it decodes ahead; segments are read back."""
+
+    def __init__(self, database: Database, directory: Path, spools: Spools) -> None:
+        super().__init__(database)
+        self._log = ChangeLog(directory / "log", "g")
+        with connect(SourceConfig(dsn=database.dsn)) as conn:
+            self._log.create(server_facts(conn), "s")
+        self._log.begin(ZERO)
+        self.names: dict[int, str] = {}
+        self._pipeline = Pipeline(self._log, self, ZERO)
+        self._ahead = Ahead(self._pipeline)
+        self._intake = Intake()
+        self._demultiplexer = Demultiplexer(spools, self._ahead)
+
+    def __call__(self, relation: Relation) -> Target:
+        target = self._resolve(relation)
+        self.names[relation.oid] = str(target.schema.id)
+        return target
+
+    glance = __call__
+
+    def feed(self, messages: Sequence[bytes]) -> None:
+        for item in self._demultiplexer.feed(messages):
+            if not isinstance(item, Streamed):
+                self._intake.feed(item)
+                continue
+            self._pipeline.take(self._intake.take_complete())
+            self._pipeline.take(self._intake.take_open())
+            self._ahead.complete(item.xid)
+            self._pipeline.take_streamed(item)
+
+    def finish(self) -> None:
+        self._pipeline.take(self._intake.take_complete())
+        self._pipeline.publish()
+        done: list[Published] = []
+        wait_until(lambda: done.extend(self._pipeline.published()) or bool(done), 30, "the manifest")
+        self._pipeline.close()
+        left = set(self._log.directory.glob("segments/*/*.parquet"))
+        for manifest in self._log.after(0):
+            self.transactions += manifest.transactions
+            for oid, cut in sorted(manifest.tables.items()):
+                self.truncations += [(oid, each) for each in cut.truncations]
+                for segment in cut.segments:
+                    path = self._log.path(segment)
+                    left.remove(path)
+                    table = pq.read_table(path)
+                    assert table.num_rows == segment.rows
+                    self.rows.setdefault(cut.name, []).extend(table.to_pylist())
+        assert left == set()
+
+
 class Comparison:
-    """A slot and its copy, one read with protocol 1, the other with protocol 2."""
+    """A slot and its copies, one read with protocol 1, the others with protocol 2."""
 
     def __init__(self, database: Database, directory: Path) -> None:
         self.database = database
@@ -131,7 +190,9 @@ class Comparison:
         self._names = [f"streamed_{way}_{database.name}".replace("-", "_").lower() for way in ("plain", "on")]
         database.rows(f"SELECT pg_create_logical_replication_slot('{self._names[0]}', 'pgoutput')")
         database.rows(f"SELECT pg_copy_logical_replication_slot('{self._names[0]}', '{self._names[1]}')")
+        self._directory = directory
         self._spools = Spools(directory / "spool")
+        self.ahead = Logging(database, directory, Spools(directory / "ahead"))
 
     def must_agree(self, *settings: str) -> bytes:
         """Read both, compare, and give the kinds of protocol 2's messages."""
@@ -141,6 +202,9 @@ class Comparison:
         streamed, kinds = self.streamed(*settings)
         assert streamed.in_order == plain.in_order
         assert streamed.truncations == plain.truncations
+        assert self.ahead.in_order == plain.in_order
+        assert self.ahead.truncations == plain.truncations
+        assert self.ahead.transactions == streamed.transactions
         return kinds
 
     def _end(self) -> int:
@@ -152,6 +216,7 @@ class Comparison:
         wire = Wire(self.database.dsn, *settings)
         for messages in wire.read(self._names[1], "proto_version '2', streaming 'on'", self._end()):
             kinds += bytes(message[25] for message in messages)
+            self.ahead.feed(messages)
             for item in demultiplexer.feed(messages):
                 if isinstance(item, Streamed):
                     for chunk in item.chunks(50_000):
@@ -159,6 +224,7 @@ class Comparison:
                     item.remove()
                 else:
                     reading.feed(item)
+        self.ahead.finish()
         assert demultiplexer.running == 0
         assert (self._spools.bytes, self._spools.buffered, list(self._spools.directory.iterdir())) == (0, 0, [])
         return reading, kinds
@@ -169,7 +235,9 @@ class Comparison:
 
 
 @pytest.fixture
-def comparison(database: Database, tmp_path: Path) -> Iterator[Comparison]:
+def comparison(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comparison]:
+    # So that even these small transactions are decoded in several portions.
+    monkeypatch.setattr(ahead_module, "SLICE_BYTES", 10_000)
     made = Comparison(database, tmp_path)
     yield made
     made.close()

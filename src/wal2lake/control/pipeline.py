@@ -3,6 +3,9 @@
     reading thread ── take ──► decoding ──► segments grow (writers) ──┐
                    └─ publish ─────────► they are finished, on disk ──┴─► manifest ──► published() ──► acknowledge
 
+A transaction that is streamed while it runs is decoded ahead, into segments of its own; its commit is entered into
+them when it comes. Should anything make that doubtful, they are thrown away and it is decoded from its spool.
+
 Manifests are published in the order in which they were asked for, and hold whole transactions only. What is on its way
 is bounded by its bytes: `full` asks the reading thread to wait. An error of any thread comes out of `published`; what
 had not been published by then is rubbish, and is read again.
@@ -10,6 +13,7 @@ had not been published by then is rubbish, and is read again.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -22,10 +26,14 @@ from functools import partial
 from typing import Protocol
 
 from .. import faults
-from ..changelog import ChangeLog, Manifest, Segment, TableCut
+from ..changelog import ChangeLog, Manifest, Segment, TableCut, stamp
 from ..changelog.segment import Rows, SegmentWriter
-from ..decode import SLICE_BYTES, Cut, DecodedTable, Decoder, Messages, Relation, Streamed, Target, slices
+from ..decode import SLICE_BYTES, Cut, DecodedTable, Decoder, Messages, Relation, Streamed, Target, plain, slices
+from ..decode.columns import STREAM_EPOCH_US
+from ..errors import SourceError
 from ..position import Lsn
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 48 * 1024 * 1024
 """raw bytes that may be on their way to a segment; several times that is what the process takes"""
@@ -42,6 +50,8 @@ class Resolver(Protocol):
     names: dict[int, str]
 
     def __call__(self, relation: Relation) -> Target | None: ...
+    def glance(self, relation: Relation) -> Target | None:
+        """The same while the transaction runs that describes it. Raises SourceError if that can't be said at once."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +73,9 @@ class _Growing:
     size: int = 0
     finished: Future[Segment] | None = None
 
-    def finish(self) -> None:
+    def finish(self, commit: stamp.Commit | None = None) -> None:
         if self.finished is None:
-            self.finished = self.thread.submit(self.writer.finish)
+            self.finished = self.thread.submit(self.writer.finish, commit)
 
 
 @dataclass
@@ -87,6 +97,13 @@ class _Assembly:
             self.complete += self._closed()
         self.uncertain = not certain
 
+    def adopt(self, segments: list[_Growing], commit: stamp.Commit) -> None:
+        """Take segments of a transaction that has committed, after those of the ones before it."""
+        self.complete += self._closed()
+        for each in segments:
+            each.finish(commit)
+        self.complete += segments
+
     def take(self) -> list[_Growing]:
         """Those of whole transactions."""
         if not self.uncertain:
@@ -103,13 +120,50 @@ class _Assembly:
         return grown
 
 
+@dataclass
+class _Line:
+    """Messages that follow each other, and the segments that come of them."""
+
+    decoder: Decoder
+    assembly: _Assembly = field(default_factory=_Assembly)
+    ahead: bool = False
+
+
+class _Targets:
+    """Where the rows of a running transaction went, by what was said while it ran."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._told: dict[Relation, Target | None] = {}
+
+    def __call__(self, relation: Relation) -> Target | None:
+        if any(other.oid == relation.oid and other != relation for other in self._told):
+            raise SourceError(operation="decoding ahead", cause="a table was altered in the transaction")
+        target = self._told[relation] = self._resolver.glance(relation)
+        return target
+
+    def still_hold(self) -> bool:
+        """Whether the same is said now that it has committed."""
+        return all(self._resolver(relation) == target for relation, target in self._told.items())
+
+
+@dataclass
+class _Ahead:
+    """A running transaction that is decoded ahead."""
+
+    line: _Line
+    targets: _Targets
+    messages: int = 0
+
+
 class Pipeline:
     """Methods are for the reading thread. `wake` is readable when something was published, failed, or made room."""
 
     def __init__(self, log: ChangeLog, resolver: Resolver, position: Lsn) -> None:
         self._log, self._resolver = log, resolver
-        self._decoder = Decoder(resolver, position)
-        self._assembly = _Assembly()
+        self._line = _Line(Decoder(resolver, position))
+        self._ahead: dict[int, _Ahead | None] = {}
+        """running transactions by xid; None: no longer decoded ahead"""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._bytes = 0
@@ -147,6 +201,16 @@ class Pipeline:
     def take_streamed(self, transaction: Streamed) -> None:
         """A transaction that is kept on disk and has committed. Its files go when its rows are in segments."""
         self._jobs.put(lambda: self._decode_streamed(transaction))
+
+    def take_ahead(self, xid: int, parts: Sequence[Messages]) -> None:
+        """Messages of a transaction that runs, as they stand in its blocks, which continue those taken before."""
+        self._grow(sum(part.size for part in parts))
+        waiting = deque(parts)
+        self._jobs.put(lambda: self._decode_ahead(xid, waiting))
+
+    def forget(self, xid: int) -> None:
+        """What was taken ahead of a transaction does not count."""
+        self._jobs.put(lambda: self._discard(xid))
 
     def publish(self) -> None:
         """Publish all transactions that are complete in what was taken."""
@@ -192,17 +256,59 @@ class Pipeline:
         for some in slices(parts, SLICE_BYTES):
             if not self._may_go_on():
                 return
-            self._decode(some, certain, sum(part.size for part in some))
+            self._decode(self._line, some, certain, sum(part.size for part in some))
+
+    def _decode_ahead(self, xid: int, waiting: deque[Messages]) -> None:
+        ahead = self._ahead.setdefault(xid, self._begin_ahead(xid))
+        size = sum(part.size for part in waiting)
+        if ahead is None or not self._may_go_on():
+            self._drop(size)
+            return
+        ahead.messages += sum(len(part) for part in waiting)
+        try:
+            self._decode(ahead.line, [plain(part) for part in _emptied(waiting)], False, size)
+        except SourceError as error:
+            # It is no error: at the commit all is looked at again.
+            log.debug("transaction %d is not decoded ahead: %s", xid, error)
+            self._drop(size)
+            self._discard(xid)
+            self._ahead[xid] = None
+
+    def _begin_ahead(self, xid: int) -> _Ahead:
+        targets = _Targets(self._resolver)
+        return _Ahead(_Line(Decoder.ahead(targets, xid), ahead=True), targets)
+
+    def _discard(self, xid: int) -> None:
+        ahead = self._ahead.pop(xid, None)
+        for each in ahead.line.assembly.grown if ahead is not None else ():
+            self._unpublished.discard(each)
+            each.thread.submit(each.writer.discard)
 
     def _decode_streamed(self, transaction: Streamed) -> None:
         try:
+            if self._adopt(transaction):
+                return
+            self._discard(transaction.xid)
             for part in transaction.chunks(SLICE_BYTES):
                 if not self._may_go_on():
                     return
                 self._grow(part.size)
-                self._decode([part], True, part.size)
+                self._decode(self._line, [part], True, part.size)
         finally:
             transaction.remove()
+
+    def _adopt(self, transaction: Streamed) -> bool:
+        """Take what was decoded ahead of a transaction that has committed, if it is all of it and holds."""
+        ahead = self._ahead.get(transaction.xid)
+        if ahead is None or ahead.messages != transaction.messages:
+            return False
+        if transaction.commit_lsn < self._line.decoder.position or not ahead.targets.still_hold():
+            return False
+        del self._ahead[transaction.xid]
+        self._line.decoder.adopt(ahead.line.decoder, transaction.commit)
+        commit = stamp.Commit(transaction.commit_lsn, transaction.commit_us + STREAM_EPOCH_US)
+        self._line.assembly.adopt(ahead.line.assembly.grown, commit)
+        return True
 
     def _may_go_on(self) -> bool:
         """Wait until the writers have caught up; whether anybody still wants what would come."""
@@ -214,31 +320,32 @@ class Pipeline:
     def _over(self) -> bool:
         return self._ending or self._failure is not None
 
-    def _decode(self, some: Sequence[Messages], certain: bool, size: int) -> None:
-        self._assembly.turn(certain)
-        tables = [table for table in self._decoder.decode(some, certain) if table.batch.num_rows]
+    def _decode(self, line: _Line, some: Sequence[Messages], certain: bool, size: int) -> None:
+        line.assembly.turn(certain)
+        tables = [table for table in line.decoder.decode(some, certain) if table.batch.num_rows]
         with self._state:
             self._decoded += bool(tables)
         if not tables:
-            self._grow(-size)
-            self._tell()
+            self._drop(size)
             return
         left = set(range(len(tables)))
         for number, table in enumerate(tables):
-            self._write(table, size // len(tables)).add_done_callback(partial(self._written, size, left, number))
+            written = self._write(line, table, size // len(tables))
+            written.add_done_callback(partial(self._written, size, left, number))
 
-    def _write(self, table: DecodedTable, size: int) -> Future[None]:
-        key = table.schema.oid, table.version
-        segment = self._assembly.growing.get(key)
+    def _write(self, line: _Line, table: DecodedTable, size: int) -> Future[None]:
+        key, assembly, meta = (table.schema.oid, table.version), line.assembly, table.schema.meta
+        segment = assembly.growing.get(key)
         if segment is None or segment.size >= SEGMENT_BYTES:
-            if segment is not None:
+            if segment is not None and not line.ahead:
                 segment.finish()
-            writer = SegmentWriter(self._log, table.schema.oid, table.version, table.batch.schema)
+            stamped = (meta.commit_lsn, meta.commit_ts) if line.ahead else None
+            writer = SegmentWriter(self._log, table.schema.oid, table.version, table.batch.schema, stamped)
             segment = _Growing(table.schema.oid, writer, self._writers[self._next_writer])
             self._next_writer = (self._next_writer + 1) % WRITERS
             self._unpublished.add(segment)
-            self._assembly.growing[key] = segment
-            self._assembly.grown.append(segment)
+            assembly.growing[key] = segment
+            assembly.grown.append(segment)
         segment.size += size
         rows = Rows(
             table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
@@ -263,8 +370,13 @@ class Pipeline:
         with self._state:
             self._bytes += size
 
+    def _drop(self, size: int) -> None:
+        """Bytes that nothing is written of are no longer on their way."""
+        self._grow(-size)
+        self._tell()
+
     def _ask_to_publish(self) -> None:
-        cut, segments = self._decoder.boundary(), self._assembly.take()
+        cut, segments = self._line.decoder.boundary(), self._line.assembly.take()
         names = dict(self._resolver.names)
         self._publisher.submit(self._publish, cut, segments, names)
 

@@ -22,6 +22,8 @@ from ..source.connect import Connection, connect
 log = logging.getLogger(__name__)
 
 _CATALOG_TIMEOUT = "SET statement_timeout = '5s'"
+_NO_WAITING = "SET lock_timeout = '10ms'"
+_WAITING = "RESET lock_timeout"
 
 
 class Resolver:
@@ -50,6 +52,22 @@ class Resolver:
         return Target(
             schema, self._log.schema_version(schema), leaf, self._predicate(conn, leaf) if leaf is not None else None
         )
+
+    def glance(self, relation: Relation) -> Target | None:
+        """The answer for a transaction that runs: only where the catalog agrees with it, and without waiting.
+
+        What the transaction itself has altered is not in the catalog before it commits, and may be locked until then.
+        """
+        conn = self.connection()
+        conn.execute(_NO_WAITING)
+        try:
+            table = catalog.tables(conn, [relation.oid]).get(relation.oid)
+            current = self._describe(conn, table.root) if table is not None else None
+            if current is None or not _agrees(current, relation):
+                raise SourceError(operation="reading the catalog", cause="it has another table than the transaction")
+            return self(relation)
+        finally:
+            conn.execute(_WAITING)
 
     def connection(self) -> Connection:
         if self._conn is None or self._conn.closed:

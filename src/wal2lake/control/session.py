@@ -19,6 +19,7 @@ from ..errors import SourceError
 from ..position import Lsn
 from ..source import mark, wal_end
 from ..source.stream import ReplicationStream
+from .ahead import Ahead
 from .pipeline import Pipeline, Published
 from .resolver import Resolver
 
@@ -43,10 +44,11 @@ class Session:
         self._log = pump.changelog
         self._resolver = Resolver(pump.config.source, pump.group.name, self._log, pump.config.tables)
         self._budget = Budget(self._log, pump.config.changelog.max_bytes, pump.group.name)
-        self._spools = Spools(self._log.directory / "spool")
-        self._streamed = Demultiplexer(self._spools)
-        self._intake = Intake()
         self._pipeline = Pipeline(self._log, self._resolver, self._log.position())
+        self._spools = Spools(self._log.directory / "spool")
+        self._ahead = Ahead(self._pipeline)
+        self._streamed = Demultiplexer(self._spools, self._ahead)
+        self._intake = Intake()
         self._wake = (*pump.owner.wake, self._pipeline.wake)
         self._pending_since: float | None = None
         """since when a complete transaction waits for a manifest to be asked for"""
@@ -108,6 +110,7 @@ class Session:
         # What came before it goes before it, descriptions of tables outside of any transaction too.
         self._take_complete()
         self._pipeline.take(self._intake.take_open())
+        self._ahead.complete(transaction.xid)
         self._pipeline.take_streamed(transaction)
         self._handed_over += transaction.bytes
         if self._pending_since is None:

@@ -4,7 +4,7 @@ from .intake import Intake, slices
 from .messages import Messages
 from .model import Cut, DecodedTable, Relation, RelationColumn, Resolver, Target
 from .pgoutput import SLICE_BYTES, Decoder
-from .streamed import Demultiplexer, Streamed
+from .streamed import Demultiplexer, Streamed, plain
 
 __all__ = [
     "SLICE_BYTES",
@@ -19,5 +19,6 @@ __all__ = [
     "Resolver",
     "Streamed",
     "Target",
+    "plain",
     "slices",
 ]

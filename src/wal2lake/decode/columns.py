@@ -26,7 +26,7 @@ from .model import DecodedTable
 from .tuples import Cells, Tuples, walk
 from .values import Converted, Slices, arrow_type, convert, views
 
-_STREAM_EPOCH_US = 946_684_800_000_000
+STREAM_EPOCH_US = 946_684_800_000_000
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _place_in_stream(rows: Rows) -> list[pa.Array]:
     count = len(rows)
     offsets = np.arange(count + 1, dtype=np.int32)
     op = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows.op.tobytes())])
-    stamp = pa.array(rows.commit_us + _STREAM_EPOCH_US).cast(pa.timestamp("us", tz="UTC"))
+    stamp = pa.array(rows.commit_us + STREAM_EPOCH_US).cast(pa.timestamp("us", tz="UTC"))
     return [op, pa.array(rows.commit_lsn), pa.array(rows.seq), stamp, pa.array(rows.xid)]
 
 

@@ -19,11 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..changelog.manifest import Refusal, Truncation
+from ..changelog.stamp import MARKED_LSN, MARKED_US
 from ..errors import SourceError
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..schema import TableSchema
 from .binding import Binding, Described
-from .columns import Rows, decode_rows
+from .columns import STREAM_EPOCH_US, Rows, decode_rows
 from .intake import Intake, slices
 from .messages import (
     BEGIN,
@@ -38,6 +39,7 @@ from .messages import (
     Begin,
     Begins,
     Bytes,
+    Commit,
     Mask,
     Messages,
     Positions,
@@ -90,6 +92,16 @@ class _Found:
         for refusal in refusals:
             kind = refusal.error, refusal.fields.get("column")
             kept[kind] = min(refusal, kept.get(kind, refusal), key=_place)
+
+    def stamped(self, commit_lsn: Lsn) -> _Found:
+        """The same with a commit that was not known before."""
+        return _Found(
+            {table: [replace(t, commit_lsn=commit_lsn) for t in some] for table, some in self.truncations.items()},
+            {
+                table: {kind: replace(refusal, commit_lsn=commit_lsn) for kind, refusal in some.items()}
+                for table, some in self.refusals.items()
+            },
+        )
 
     def absorb(self, other: _Found) -> None:
         for table, truncations in other.truncations.items():
@@ -151,6 +163,24 @@ class Decoder:
         self._commit_ts: datetime | None = None
         self._intake = Intake()
 
+    @classmethod
+    def ahead(cls, resolve: Resolver, xid: int) -> Decoder:
+        """For the changes of one transaction that still runs; marks stand for its commit."""
+        decoder = cls(resolve, ZERO)
+        decoder._open = _Open(Begin(MARKED_LSN, MARKED_US - STREAM_EPOCH_US, xid), 0)
+        return decoder
+
+    def adopt(self, ahead: Decoder, commit: Commit) -> None:
+        """Take over a transaction that was decoded ahead, as if its messages had been decoded here."""
+        self._relations |= ahead._relations
+        self._found.absorb(ahead._uncertain.stamped(Lsn(commit.commit_lsn)))
+        self._committed(commit, 1)
+
+    @property
+    def position(self) -> Lsn:
+        """Every transaction that committed below it has been decoded, or was logged before."""
+        return self._position
+
     def decode(self, messages: Sequence[Messages], certain: bool = True) -> tuple[DecodedTable, ...]:
         """The rows of messages that continue those decoded before; an error leaves all as it was.
 
@@ -167,11 +197,14 @@ class Decoder:
         for table, truncation in plan.truncations:
             found.truncate(table, truncation)
         if commits := part.numbers(COMMIT):
-            commit = parse_commit(part.message(commits[-1]))
-            self._transactions += int(np.count_nonzero(part.wanted & (part.kinds == COMMIT)))
-            self._commit_ts = _STREAM_EPOCH + timedelta(microseconds=commit.commit_us)
-            self._position = Lsn(max(self._position, commit.end_lsn))
+            wanted = int(np.count_nonzero(part.wanted & (part.kinds == COMMIT)))
+            self._committed(parse_commit(part.message(commits[-1])), wanted)
         return tuple(_decode(part, plan.units, found))
+
+    def _committed(self, last: Commit, transactions: int) -> None:
+        self._transactions += transactions
+        self._commit_ts = _STREAM_EPOCH + timedelta(microseconds=last.commit_us)
+        self._position = Lsn(max(self._position, last.end_lsn))
 
     def boundary(self, tables: Sequence[DecodedTable] = ()) -> Cut:
         """What stands beside the rows of all transactions that ended since the boundary before."""

@@ -6,7 +6,7 @@
                                          └─ A of a sub-transaction ──► cut back to where that began
 
 It is what PostgreSQL's own subscriber does. Runs of messages are handled at once; only the marks between them, which
-are few, and descriptions of tables are looked at one by one.
+are few, and descriptions of tables are looked at one by one. Who wants to work ahead is shown the blocks as they come.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from .messages import (
     STREAM_START,
     STREAM_STOP,
     Bytes,
+    Commit,
     Messages,
     Positions,
     among,
@@ -75,12 +76,16 @@ class Streamed:
         """without BEGIN and COMMIT"""
         return self._spool.messages
 
+    @property
+    def commit(self) -> Commit:
+        return Commit(self.commit_lsn, self.end_lsn, self.commit_us)
+
     def chunks(self, most_bytes: int) -> Iterator[Messages]:
         """Protocol 1's messages in XLogData, at most about that many bytes of them at a time. Any thread may ask."""
         envelope = b"w", self.commit_lsn, self.end_lsn, self.commit_us
         yield Messages.of([_BEGIN.pack(*envelope, BEGIN, self.commit_lsn, self.commit_us, self.xid)])
         for piece in self._spool.pieces(most_bytes):
-            yield _without_xids(piece)
+            yield _without_xids(piece.data, piece.lengths.astype(np.int64))
         yield Messages.of([_COMMIT.pack(*envelope, COMMIT, 0, self.commit_lsn, self.end_lsn, self.commit_us)])
 
     def remove(self) -> None:
@@ -88,11 +93,22 @@ class Streamed:
         self._spool.remove()
 
 
+class Ahead(Protocol):
+    """Somebody who looks at the changes of transactions that still run. What they show may yet be taken back."""
+
+    def begin(self, xid: int) -> None: ...
+    def take(self, xid: int, messages: Messages) -> None:
+        """The next messages of a transaction, as they stand in a block."""
+
+    def forget(self, xid: int) -> None:
+        """A transaction was aborted, or a part of it that was shown."""
+
+
 class Demultiplexer:
     """Takes a protocol 2 stream's messages in order, keeps those of running transactions in spools."""
 
-    def __init__(self, spools: Spools) -> None:
-        self._spools = spools
+    def __init__(self, spools: Spools, ahead: Ahead | None = None) -> None:
+        self._spools, self._ahead = spools, ahead
         self._running: dict[int, _Running] = {}
         self._block: _Running | None = None
         self._arrived = 0
@@ -148,6 +164,8 @@ class Demultiplexer:
             plain.append(messages)
         else:
             self._arrived = self._block.take(messages, self._arrived)
+            if self._ahead is not None:
+                self._ahead.take(self._block.xid, messages)
 
     def _describe(self, message: bytes) -> None:
         (oid,) = _OID.unpack_from(message, _BODY)
@@ -169,6 +187,8 @@ class Demultiplexer:
             raise _disorder(f"transaction {xid} begins twice, or goes on without a beginning")
         if first:
             self._running[xid] = _Running(xid, self._spools.open())
+            if self._ahead is not None:
+                self._ahead.begin(xid)
         self._block = self._running[xid]
 
     def _require_no_block(self) -> None:
@@ -183,8 +203,10 @@ class Demultiplexer:
         if subxid == xid:
             del self._running[xid]
             transaction.spool.remove()
-        else:
-            transaction.roll_back(subxid)
+        elif not transaction.roll_back(subxid):
+            return
+        if self._ahead is not None:
+            self._ahead.forget(xid)
 
     def _commit(self, message: bytes) -> tuple[Streamed, list[bytes]]:
         """The transaction, and the descriptions that must follow it.
@@ -261,17 +283,21 @@ class _Running:
             another &= xids != self.xid
             self._subtransactions.add(xids[another], offsets[another])
 
-    def roll_back(self, subxid: int) -> None:
-        """Forget a sub-transaction. They nest: all that came since its first change is its own or its children's."""
+    def roll_back(self, subxid: int) -> bool:
+        """Forget a sub-transaction; whether it had changes.
+
+        They nest: all that came since its first change is its own or its children's.
+        """
         offset = self._subtransactions.begin(subxid)
         if offset is None:
-            return
+            return False
         self._subtransactions.truncate(offset)
         self.spool.truncate(offset)
         self._last = self.xid
         for oid, place in self.described.items():
             if place.offset >= offset:
                 self.described[oid] = _DescribedAt(0, None)
+        return True
 
 
 @dataclass
@@ -316,16 +342,21 @@ def _xids(data: Bytes, at: Positions) -> npt.NDArray[np.uint32]:
     return words[at + _BODY].astype(np.uint32)
 
 
-def _without_xids(piece: Piece) -> Messages:
-    lengths = piece.lengths.astype(np.int64)
+def plain(messages: Messages) -> Messages:
+    """Messages of a block as protocol 1 has them."""
+    return _without_xids(messages.data.copy(), messages.lengths)
+
+
+def _without_xids(data: Bytes, lengths: Positions) -> Messages:
+    """The data is written over."""
     at = np.cumsum(lengths) - lengths
-    has_xid = _HAS_XID[piece.data[at + KIND_AT]]
+    has_xid = _HAS_XID[data[at + KIND_AT]]
     # Envelope and kind move up over the xid, so that each message is whole; then they are put together.
-    head: npt.NDArray[Any] = np.ndarray((len(piece.data) - KIND_AT,), f"V{_BODY}", piece.data, strides=(1,))
+    head: npt.NDArray[Any] = np.ndarray((len(data) - KIND_AT,), f"V{_BODY}", data, strides=(1,))
     moved = at[has_xid]
     head[moved + _XID_BYTES] = head[moved]
     gap = _XID_BYTES * has_xid
-    data, start = piece.data, at + gap
+    start = at + gap
     if not gap[0]:
         # Slices want some bytes before them.
         data, start = np.concatenate([np.zeros(_XID_BYTES, np.uint8), data]), start + _XID_BYTES
