@@ -22,7 +22,7 @@ from wal2lake.changelog.spool import Spools
 from wal2lake.config import SourceConfig
 from wal2lake.control import ahead as ahead_module
 from wal2lake.control.ahead import Ahead
-from wal2lake.control.pipeline import Pipeline, Published
+from wal2lake.control.pipeline import Pipeline
 from wal2lake.decode import Cut, DecodedTable, Decoder, Demultiplexer, Intake, Relation, Streamed, Target
 from wal2lake.pgtypes import PgType, lake_type
 from wal2lake.position import ZERO
@@ -164,8 +164,7 @@ class Logging(Reading):
     def finish(self) -> None:
         self._pipeline.take(self._intake.take_complete())
         self._pipeline.publish()
-        done: list[Published] = []
-        wait_until(lambda: done.extend(self._pipeline.published()) or bool(done), 30, "the manifest")
+        wait_until(lambda: bool(self._pipeline.published()), 30, "the manifest")
         self._pipeline.close()
         left = set(self._log.directory.glob("segments/*/*.parquet"))
         for manifest in self._log.after(0):

@@ -17,7 +17,7 @@ import logging
 import os
 import queue
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,12 +26,13 @@ from functools import partial
 from typing import Protocol
 
 from .. import faults
-from ..changelog import ChangeLog, Manifest, Segment, TableCut, stamp
+from ..changelog import ChangeLog, Manifest, stamp
 from ..changelog.segment import Rows, SegmentWriter
 from ..decode import SLICE_BYTES, Cut, DecodedTable, Decoder, Messages, Relation, Streamed, Target, plain, slices
 from ..decode.columns import STREAM_EPOCH_US
 from ..errors import SourceError
 from ..position import Lsn
+from .assembly import Assembly, Growing, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -63,69 +64,12 @@ class Published:
     """None where no transaction held a row of ours"""
 
 
-@dataclass(eq=False)
-class _Growing:
-    """A segment that is being written, and the thread that writes it."""
-
-    oid: int
-    writer: SegmentWriter
-    thread: ThreadPoolExecutor
-    size: int = 0
-    finished: Future[Segment] | None = None
-
-    def finish(self, commit: stamp.Commit | None = None) -> None:
-        if self.finished is None:
-            self.finished = self.thread.submit(self.writer.finish, commit)
-
-
-@dataclass
-class _Assembly:
-    """The segments of the manifest to come."""
-
-    complete: list[_Growing] = field(default_factory=list)
-    """with whole transactions only, though one is open that has segments of its own"""
-    grown: list[_Growing] = field(default_factory=list)
-    """in the order in which they were begun"""
-    growing: dict[tuple[int, int], _Growing] = field(default_factory=dict)
-    """those that take more rows, by table and schema version"""
-    uncertain: bool = False
-    """`grown` holds rows of a transaction whose commit has not come"""
-
-    def turn(self, certain: bool) -> None:
-        """Keep an open transaction's rows out of the segments of those that are complete."""
-        if not certain and not self.uncertain:
-            self.complete += self._closed()
-        self.uncertain = not certain
-
-    def adopt(self, segments: list[_Growing], commit: stamp.Commit) -> None:
-        """Take segments of a transaction that has committed, after those of the ones before it."""
-        self.complete += self._closed()
-        for each in segments:
-            each.finish(commit)
-        self.complete += segments
-
-    def take(self) -> list[_Growing]:
-        """Those of whole transactions."""
-        if not self.uncertain:
-            self.complete += self._closed()
-        taken, self.complete = self.complete, []
-        for each in taken:
-            each.finish()
-        return taken
-
-    def _closed(self) -> list[_Growing]:
-        grown, self.grown, self.growing = self.grown, [], {}
-        for each in grown:
-            each.finish()
-        return grown
-
-
 @dataclass
 class _Line:
     """Messages that follow each other, and the segments that come of them."""
 
     decoder: Decoder
-    assembly: _Assembly = field(default_factory=_Assembly)
+    assembly: Assembly = field(default_factory=Assembly)
     ahead: bool = False
 
 
@@ -177,7 +121,7 @@ class Pipeline:
         self.wake = self._signalled
         self._writers = [ThreadPoolExecutor(1, "segment") for _ in range(WRITERS)]
         self._next_writer = 0
-        self._unpublished: set[_Growing] = set()
+        self._unpublished: set[Growing] = set()
         self._publisher = ThreadPoolExecutor(1, "manifest")
         self._thread = threading.Thread(target=self._work, name="decode", daemon=True)
         self._thread.start()
@@ -341,7 +285,7 @@ class Pipeline:
                 segment.finish()
             stamped = (meta.commit_lsn, meta.commit_ts) if line.ahead else None
             writer = SegmentWriter(self._log, table.schema.oid, table.version, table.batch.schema, stamped)
-            segment = _Growing(table.schema.oid, writer, self._writers[self._next_writer])
+            segment = Growing(table.schema.oid, writer, self._writers[self._next_writer])
             self._next_writer = (self._next_writer + 1) % WRITERS
             self._unpublished.add(segment)
             assembly.growing[key] = segment
@@ -380,9 +324,9 @@ class Pipeline:
         names = dict(self._resolver.names)
         self._publisher.submit(self._publish, cut, segments, names)
 
-    def _publish(self, cut: Cut, segments: list[_Growing], names: dict[int, str]) -> None:
+    def _publish(self, cut: Cut, segments: list[Growing], names: dict[int, str]) -> None:
         try:
-            tables = _tables(cut, segments, names)
+            tables = tables_of(cut, segments, names)
             manifest = None
             if self._over:
                 return
@@ -414,19 +358,3 @@ def _emptied(parts: deque[Messages]) -> Iterator[Messages]:
     """Each part is let go of when it is decoded, not when all are."""
     while parts:
         yield parts.popleft()
-
-
-def _tables(cut: Cut, segments: Sequence[_Growing], names: dict[int, str]) -> dict[int, TableCut]:
-    """Waits until the segments are on disk."""
-    by_table: defaultdict[int, list[Segment]] = defaultdict(list)
-    for each in segments:
-        assert each.finished is not None
-        by_table[each.oid].append(each.finished.result())
-    oids = sorted({*by_table, *cut.truncations, *cut.refusals})
-    return {
-        oid: TableCut(
-            oid, names.get(oid, str(oid)), tuple(by_table[oid]),
-            tuple(cut.truncations.get(oid, ())), tuple(cut.refusals.get(oid, ())),
-        )
-        for oid in oids
-    }  # fmt: skip

@@ -1,0 +1,89 @@
+"""The segments of a manifest to come: which grow, which are finished, and what of them a manifest may name.
+
+Rows of a transaction whose commit has not come stay out of the segments of those that are complete.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ..changelog import Segment, TableCut
+from ..changelog.segment import SegmentWriter
+from ..changelog.stamp import Commit
+from ..decode import Cut
+
+
+@dataclass(eq=False)
+class Growing:
+    """A segment that is being written, and the thread that writes it."""
+
+    oid: int
+    writer: SegmentWriter
+    thread: ThreadPoolExecutor
+    size: int = 0
+    finished: Future[Segment] | None = None
+
+    def finish(self, commit: Commit | None = None) -> None:
+        if self.finished is None:
+            self.finished = self.thread.submit(self.writer.finish, commit)
+
+
+@dataclass
+class Assembly:
+    """The segments of the manifest to come."""
+
+    complete: list[Growing] = field(default_factory=list)
+    """with whole transactions only, though one is open that has segments of its own"""
+    grown: list[Growing] = field(default_factory=list)
+    """in the order in which they were begun"""
+    growing: dict[tuple[int, int], Growing] = field(default_factory=dict)
+    """those that take more rows, by table and schema version"""
+    uncertain: bool = False
+    """`grown` holds rows of a transaction whose commit has not come"""
+
+    def turn(self, certain: bool) -> None:
+        """Keep an open transaction's rows out of the segments of those that are complete."""
+        if not certain and not self.uncertain:
+            self.complete += self._closed()
+        self.uncertain = not certain
+
+    def adopt(self, segments: list[Growing], commit: Commit) -> None:
+        """Take segments of a transaction that has committed, after those of the ones before it."""
+        self.complete += self._closed()
+        for each in segments:
+            each.finish(commit)
+        self.complete += segments
+
+    def take(self) -> list[Growing]:
+        """Those of whole transactions."""
+        if not self.uncertain:
+            self.complete += self._closed()
+        taken, self.complete = self.complete, []
+        for each in taken:
+            each.finish()
+        return taken
+
+    def _closed(self) -> list[Growing]:
+        grown, self.grown, self.growing = self.grown, [], {}
+        for each in grown:
+            each.finish()
+        return grown
+
+
+def tables_of(cut: Cut, segments: Sequence[Growing], names: dict[int, str]) -> dict[int, TableCut]:
+    """Waits until the segments are on disk."""
+    by_table: defaultdict[int, list[Segment]] = defaultdict(list)
+    for each in segments:
+        assert each.finished is not None
+        by_table[each.oid].append(each.finished.result())
+    oids = sorted({*by_table, *cut.truncations, *cut.refusals})
+    return {
+        oid: TableCut(
+            oid, names.get(oid, str(oid)), tuple(by_table[oid]),
+            tuple(cut.truncations.get(oid, ())), tuple(cut.refusals.get(oid, ())),
+        )
+        for oid in oids
+    }  # fmt: skip
