@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 
 from .durable import sync_directory
 from .manifest import Segment
-from .stamp import Commit, options, stamp
+from .stamp import Commit, stamp
 from .store import ChangeLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
-
-_COMPRESSION = "snappy"
+_CODEC = "snappy"
+_SAMPLE_BYTES = 16 * 1024
+# A batch is small enough to be encoded in one go.
+_WRITE_ROWS = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,6 @@ class SegmentWriter:
         self, log: ChangeLog, oid: int, schema_version: int, schema: pa.Schema, stamped: tuple[str, str] | None = None
     ) -> None:
         """`stamped`: the columns of the commit's LSN and time, where they are known only when it is finished."""
-        import pyarrow.parquet as pq
-
         self._log = log
         self._directory = log.segment_directory(oid)
         self._path = self._directory / f"{uuid.uuid4().hex}.parquet"
@@ -55,21 +56,16 @@ class SegmentWriter:
         self.bytes = 0
         """what is in the file so far"""
         self._stamped = stamped
-        self._metadata: list[pa.parquet.FileMetaData] = []
+        self._metadata: list[pq.FileMetaData] = []
         self._file = self._path.open("x+b")
-        # Looking for a dictionary costs several times what writing the values does, and files get no smaller by it;
-        # statistics help nobody who reads segments whole.
-        settings = {"compression": _COMPRESSION, "use_dictionary": False}
-        if stamped is not None:
-            settings = options(schema, stamped, _COMPRESSION)
-        self._writer = pq.ParquetWriter(
-            self._file, schema, write_statistics=False, store_schema=False, version="2.6",
-            metadata_collector=self._metadata, **settings,
-        )  # fmt: skip
+        self._schema = schema
+        self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: Rows) -> None:
         """Append rows that come after those before. After an error it can't be finished."""
         try:
+            if self._writer is None:
+                self._writer = self._open(rows.batch)
             self._writer.write_batch(rows.batch)
         except BaseException:
             self.abandon()
@@ -85,7 +81,7 @@ class SegmentWriter:
     def finish(self, commit: Commit | None = None) -> Segment:
         """Make it durable, its name too. The commit is that of all its rows, where it was not known before."""
         with self._file as file:
-            self._writer.close()
+            (self._writer or self._open(self._schema.empty_table())).close()
             if self._stamped is not None:
                 assert commit is not None
                 stamp(file, self._metadata[0], self._stamped, commit)
@@ -108,6 +104,48 @@ class SegmentWriter:
         """Let go of the file; it is swept away with all that no manifest names."""
         # Its own end would be written to the file, should that have been closed before it.
         with suppress(Exception):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         with suppress(OSError):
             self._file.close()
+
+    def _open(self, first: pa.RecordBatch | pa.Table) -> pq.ParquetWriter:
+        import pyarrow.parquet as pq
+
+        # Looking for a dictionary costs several times what writing the values does, and files get no smaller by it;
+        # statistics help nobody who reads segments whole.
+        return pq.ParquetWriter(
+            self._file, self._schema, compression={**_compression(first), **dict.fromkeys(self._stamped or (), "none")},
+            use_dictionary=list(self._stamped or ()), write_statistics=False, store_schema=False, version="2.6",
+            write_batch_size=_WRITE_ROWS, metadata_collector=self._metadata,
+        )  # fmt: skip
+
+
+def _compression(first: pa.RecordBatch | pa.Table) -> dict[str, str]:
+    """Compress the columns that get less than half as large by it: on the others it costs more than all the rest."""
+    import pyarrow as pa
+
+    codec = pa.Codec(_CODEC)
+    chosen = {}
+    for name, array in zip(first.schema.names, first.columns, strict=True):
+        if pa.types.is_list(array.type):
+            chosen[f"{name}.list.element"] = _CODEC
+            continue
+        sample = _sample(array)
+        chosen[name] = _CODEC if 2 * len(codec.compress(sample, asbytes=True)) < len(sample) else "none"
+    return chosen
+
+
+def _sample(array: pa.Array) -> bytes:
+    """Some of a column's bytes, much as they are written."""
+    import pyarrow as pa
+
+    values = array.buffers()[-1] if isinstance(array, pa.Array) else None
+    if values is None:
+        return b""
+    some: bytes = values.slice(0, min(values.size, _SAMPLE_BYTES)).to_pybytes()
+    if not pa.types.is_decimal(array.type):
+        return some
+    # Of the 16 bytes of a decimal only so many are written as its digits need.
+    width = (10**array.type.precision).bit_length() // 8 + 1
+    return b"".join(some[at : at + width] for at in range(0, len(some), 16))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 MARKED_LSN = 0x7A11_57EA_3D5C_96B1
 MARKED_US = 0x0B24_68AC_E135_79D7
@@ -29,13 +29,7 @@ class Commit:
     """microseconds since 1970-01-01 UTC"""
 
 
-def options(schema: pa.Schema, columns: tuple[str, str], compression: str) -> dict[str, Any]:
-    """How a Parquet writer is to write a segment that will be stamped in these columns: the LSN's and the time's."""
-    codecs = {_path(field): compression for field in schema} | dict.fromkeys(columns, "none")
-    return {"use_dictionary": list(columns), "compression": codecs}
-
-
-def stamp(file: BinaryIO, metadata: pa.parquet.FileMetaData, columns: tuple[str, str], commit: Commit) -> None:
+def stamp(file: BinaryIO, metadata: pq.FileMetaData, columns: tuple[str, str], commit: Commit) -> None:
     """Enter a commit into a file that is written to its end."""
     wanted = dict(zip(columns, ((MARKED_LSN, commit.lsn), (MARKED_US, commit.us)), strict=True))
     for group in range(metadata.num_row_groups):
@@ -57,9 +51,3 @@ def _exchange(file: BinaryIO, chunk: Any, mark: int, value: int) -> None:
         raise ValueError(f"column {chunk.path_in_schema} does not hold its mark once")
     file.seek(begin + at)
     file.write(_VALUE.pack(value))
-
-
-def _path(field: pa.Field) -> str:
-    import pyarrow as pa
-
-    return f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name

@@ -9,10 +9,11 @@ Rows are read column by column in columns.py; only relations and truncations, wh
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -103,11 +104,12 @@ class Raw:
     def __init__(self, parts: Sequence[Messages]) -> None:
         self.data = b"".join([*(part.data.data for part in parts), PADDING])
         self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
-        self._words: npt.NDArray[Any] = np.ndarray((len(self.data) - 7,), ">u8", self.data, strides=(1,))
+        self._words: npt.NDArray[np.uint64] = np.ndarray((len(self.data) - 7,), np.uint64, self.data, strides=(1,))
 
     def words(self, at: Positions) -> npt.NDArray[np.uint64]:
-        word: npt.NDArray[np.uint64] = self._words[at].astype(np.uint64)
-        return word
+        word: npt.NDArray[np.uint64] = self._words[at]
+        # Picked in the machine's order and turned round after, they cost half of what NumPy takes to pick them turned.
+        return word.byteswap(inplace=True) if sys.byteorder == "little" else word
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .values import Slices
 
 _OID = 4
 _COUNT = 2
+_LENGTH_BYTES = 4
 _LENGTH = np.uint64(0xFFFFFFFF)
 _KIND_SHIFT, _LENGTH_SHIFT, _COUNT_SHIFT = np.uint64(56), np.uint64(24), np.uint64(48)
 
@@ -100,14 +101,16 @@ def _walk(raw: Raw, at: Positions, columns: int) -> tuple[tuple[Cells, ...], Pos
         word = raw.words(cursor)
         kind = (word >> _KIND_SHIFT).astype(np.uint8)
         length = ((word >> _LENGTH_SHIFT) & _LENGTH).astype(np.int64)
-        start = cursor + 5
+        start = cursor + 1 + _LENGTH_BYTES
         text = kind == TEXT
         if text.all():
             cursor = start + length
         else:
             _require((text | (kind == NULL) | (kind == UNCHANGED)).all())
-            length = np.where(text, length, 0)
-            cursor = np.where(text, start + length, cursor + 1)
+            length *= text
+            cursor = start + length
+            # A cell without a text is no more than its kind.
+            np.subtract(cursor, _LENGTH_BYTES, out=cursor, where=~text)
         cells.append(Cells(kind, start, length))
     return tuple(cells), cursor
 

@@ -23,6 +23,7 @@ from ..pgtypes import Kind, LakeType
 from .messages import Bytes, Mask, Positions
 
 _INLINE = 12
+_ASCII = 128
 # A view's position in its buffer has 31 bits.
 _REACH_BITS = 30
 _SAFE_DECIMAL_TEXT = 38
@@ -83,7 +84,8 @@ def convert(text: Slices, lake: LakeType) -> Converted:
     """The column of a scalar lake type. A value that does not fit is NULL in it and reported."""
     match lake.kind:
         case Kind.BOOLEAN:
-            return Converted(pa.array(text.data[text.start] == ord("t"), mask=_nulls(text)))
+            true = pa.py_buffer(np.packbits(text.data[text.start] == ord("t"), bitorder="little"))
+            return Converted(pa.Array.from_buffers(pa.bool_(), len(text), [_bitmap(text), true]))
         case Kind.STRING:
             return _strings(text)
         case Kind.BINARY:
@@ -95,15 +97,19 @@ def convert(text: Slices, lake: LakeType) -> Converted:
 
 
 def views(text: Slices, type: pa.DataType) -> pa.Array:
-    """The texts as an Arrow view array, which lets them stay where they are."""
-    count = len(text)
-    # One read takes the text's beginning, after four bytes that make room for its length.
-    sixteen: npt.NDArray[np.void] = np.ndarray((len(text.data) - 15,), "V16", text.data, strides=(1,))
-    view = sixteen[text.start - 4].view(np.int32).reshape(-1, 4)
+    """The texts as an Arrow view array, which lets them stay where they are. Good for a cast, not for comparisons."""
+    count, far = len(text), text.length > _INLINE
+    distant = np.count_nonzero(far)
+    if distant and distant == np.count_nonzero(text.length):
+        # A cast, which is all that is done with views, does not look at the beginning that a far text's view has.
+        view = np.zeros((count, 4), np.int32)
+    else:
+        # One read takes the text's beginning, after four bytes that make room for its length.
+        sixteen: npt.NDArray[np.void] = np.ndarray((len(text.data) - 15,), "V16", text.data, strides=(1,))
+        view = sixteen[text.start - 4].view(np.int32).reshape(-1, 4)
     view[:, 0] = text.length
     # The view of a text that is longer than its twelve bytes holds the buffer's number and the position in it.
-    far = text.length > _INLINE
-    if far.any():
+    if distant:
         np.copyto(view[:, 2], text.start >> _REACH_BITS, where=far, casting="same_kind")
         np.copyto(view[:, 3], text.start & ((1 << _REACH_BITS) - 1), where=far, casting="same_kind")
     # Buffers overlap, so that a text of up to a gigabyte, PostgreSQL's limit, lies whole in the one it begins in.
@@ -124,10 +130,6 @@ def _bitmap(text: Slices) -> pa.Buffer | None:
     return None if text.valid is None else pa.py_buffer(np.packbits(text.valid, bitorder="little"))
 
 
-def _nulls(text: Slices) -> Mask | None:
-    return None if text.valid is None else ~text.valid
-
-
 def _parsed(text: Slices, lake: LakeType) -> pa.Array:
     if lake.kind is Kind.DECIMAL and len(text) and int(text.length.max()) > _SAFE_DECIMAL_TEXT:
         # 128 bits may overflow unnoticed on more digits than this.
@@ -139,7 +141,11 @@ def _parsed(text: Slices, lake: LakeType) -> pa.Array:
 
 
 def _strings(text: Slices) -> Converted:
-    array = views(text, pa.binary_view())
+    array = views(text, pa.binary_view()).cast(pa.binary())
+    data = array.buffers()[2]
+    if not data or int(np.frombuffer(data, np.uint8).max()) < _ASCII:
+        # What is all ASCII is UTF-8, and to see that at once is cheaper than to look at each text.
+        return Converted(pa.Array.from_buffers(pa.string(), len(text), array.buffers()))
     try:
         return Converted(array.cast(pa.string()))
     except pa.ArrowInvalid:

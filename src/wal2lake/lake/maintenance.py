@@ -46,6 +46,7 @@ class Maintenance:
     def __init__(self, settings: MaintenanceConfig, tables: IcebergTables, path: Path) -> None:
         self._settings, self._tables, self._path = settings, tables, path
         self._memories: dict[TableId, Memory] = {}
+        self._tidy_after = 0.0
         self._under_way: dict[str, SparkSession] = {}
         self._lock = threading.Lock()
 
@@ -54,7 +55,8 @@ class Maintenance:
         memory = self._memory(table)
         if (lower := upkeep.seen(memory, facts)) is not memory:
             self._memories[table] = memory = lower
-        return upkeep.due(facts, memory, self._settings, time.time())
+        now = time.time()
+        return upkeep.due(facts, memory, self._settings, now, may_tidy=now >= self._tidy_after)
 
     def failed(self, table: TableId) -> None:
         """Let a table alone for a while."""
@@ -77,7 +79,7 @@ class Maintenance:
         complete = True
         with self._tagged(session):
             if work.compact:
-                complete = self._compact(session, table, loaded, before, record)
+                complete = self._compact(session, table, loaded, before, work, record)
                 faults.reached(faults.LAKE_COMPACTED)
                 loaded.refresh()
             if work.expire:
@@ -94,11 +96,11 @@ class Maintenance:
         return self._memories.get(table, Memory())
 
     def _compact(
-        self, session: SparkSession, table: TableId, loaded: Any, before: Facts, record: Mapping[str, str]
+        self, session: SparkSession, table: TableId, loaded: Any, before: Facts, work: Work, record: Mapping[str, str]
     ) -> bool:
         """Whether nothing is left to do."""
         files = _files(session, table)
-        rewrite = upkeep.choose(files, upkeep.enough(before, self._settings, time.time()) // 2)
+        rewrite = upkeep.choose(files, upkeep.enough(before, self._settings, time.time()) // 2, work.tidy)
         vectors = _format_version(session, loaded) >= _VECTORS_SINCE
         began = time.monotonic()
         if rewrite is not None:
@@ -106,7 +108,10 @@ class Maintenance:
             loaded.refresh()
         if not vectors and self._tables.facts(session, loaded).delete_files:
             _rewrite_deletes(session, loaded, record)
-        log.debug("compacted %s of %d files in %.1f s", table, len(files), time.monotonic() - began)
+        seconds = time.monotonic() - began
+        if work.tidy:
+            self._tidy_after = upkeep.tidied_until(time.time(), seconds)
+        log.debug("compacted %s of %d files in %.1f s", table, len(files), seconds)
         return rewrite is None or rewrite.complete
 
     def _sweep(self, session: SparkSession, table: TableId, location: Path) -> None:

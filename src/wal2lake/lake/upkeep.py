@@ -5,7 +5,8 @@
 
 A table that nothing happens to costs nothing. Small files are joined the way a log-structured store does it: a file is
 only written again together with at least half its size of smaller ones, so that the same rows are not written over and
-over. Rows that are deleted are dropped from the files that have the largest share of them.
+over. Rows that are deleted are dropped from the files that have the largest share of them. A table that is left alone
+is tidied: no deleted row stays, because some readers are slow with a single one; of all time, that takes a small share.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DELETED_SHARE = 0.2
 QUIET_SECONDS = 60.0
 QUIET_FILES = 4
 """small files that are joined when a table has been left alone: it is read as often as a busy one, and nobody waits"""
+TIDY_SHARE = 0.05
+"""share of the time that may go into dropping the last deleted rows of tables that are left alone"""
 OVERDUE = 4
 """how many times as much as makes upkeep due makes it urgent"""
 EXPIRY_SHARE = 0.25
@@ -80,6 +83,8 @@ class Work:
     expire: bool
     urgent: bool
     """to be done though changes wait, because every apply gets slower without it"""
+    tidy: bool = False
+    """drop every deleted row: the table is left alone"""
 
 
 @dataclass(frozen=True)
@@ -117,13 +122,14 @@ def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int, newest_
     )
 
 
-def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float) -> Work | None:
-    """What a table needs, if anything."""
+def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float, may_tidy: bool = True) -> Work | None:
+    """What a table needs, if anything. `may_tidy`: whether there is time for what is merely nice."""
     if not settings.enabled or now < memory.not_before:
         return None
     surplus = facts.files - max(memory.files, facts.size // FULL_SIZE)
     share = (facts.deleted - memory.deleted) / facts.records if facts.records else 0.0
-    compact = surplus >= enough(facts, settings, now) or (share >= DELETED_SHARE and facts.data_files > 0)
+    tidy = may_tidy and _quiet(facts, now) and facts.deleted > memory.deleted
+    compact = tidy or surplus >= enough(facts, settings, now) or (share >= DELETED_SHARE and facts.data_files > 0)
     age, kept = now - facts.oldest, settings.snapshots_kept
     many, old = facts.snapshots > kept * (1 + EXPIRY_SHARE), age > settings.snapshot_retention * (1 + EXPIRY_SHARE)
     pause = max(EXPIRY_PAUSE, settings.snapshot_retention * EXPIRY_SHARE)
@@ -135,16 +141,24 @@ def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float) -
         or share >= min(0.9, DELETED_SHARE * OVERDUE)
         or (expire and facts.snapshots > kept * OVERDUE and age > settings.snapshot_retention * OVERDUE)
     )
-    return Work(compact, expire, urgent)
+    return Work(compact, expire, urgent, tidy)
 
 
 def enough(facts: Facts, settings: MaintenanceConfig, now: float) -> int:
     """How many small files are worth joining."""
-    quiet = facts.newest > 0 and now - facts.newest >= QUIET_SECONDS
-    return min(settings.small_files, QUIET_FILES) if quiet else settings.small_files
+    return min(settings.small_files, QUIET_FILES) if _quiet(facts, now) else settings.small_files
 
 
-def choose(files: Sequence[DataFile], few: int) -> Rewrite | None:
+def tidied_until(now: float, seconds: float) -> float:
+    """When tables may be tidied again after that took some seconds."""
+    return now + seconds * (1 / TIDY_SHARE - 1)
+
+
+def _quiet(facts: Facts, now: float) -> bool:
+    return facts.newest > 0 and now - facts.newest >= QUIET_SECONDS
+
+
+def choose(files: Sequence[DataFile], few: int, tidy: bool = False) -> Rewrite | None:
     """The files to write again, in one step of bounded size; None if none is worth it. Fewer than `few` are not."""
     ordered = sorted(files, key=lambda file: file.size)
     joined, complete = _joined(ordered)
@@ -152,7 +166,8 @@ def choose(files: Sequence[DataFile], few: int) -> Rewrite | None:
     spent = sum(file.size for file in ordered if file.size < below)
     share = 1.0
     # A file with no row left is dropped without being read, so it never counts as work.
-    worn = [file for file in ordered if file.size >= below and DELETED_SHARE <= _share(file) < 1.0]
+    least = min((_share(file) for file in ordered if file.deleted), default=1.0) if tidy else DELETED_SHARE
+    worn = [file for file in ordered if file.size >= below and least <= _share(file) < 1.0]
     for file in sorted(worn, key=_share, reverse=True):
         if spent and spent + file.size > STEP_SIZE:
             complete = False

@@ -25,6 +25,7 @@ from wal2lake.lake.upkeep import (
     due,
     facts_of,
     seen,
+    tidied_until,
 )
 
 SETTINGS = MaintenanceConfig(small_files=30, snapshot_retention=1000, snapshots_kept=100)
@@ -224,3 +225,33 @@ def test_write_amplification_stays_logarithmic() -> None:
         sizes = [size for size in sizes if size >= rewrite.below] + [joined]
         assert len(sizes) < 30
     assert written < 12 * 6000 * 20_000
+
+
+def test_a_table_left_alone_keeps_no_deleted_row() -> None:
+    worn = facts(deleted=1, newest=NOW - QUIET_SECONDS)
+    assert due(worn, Memory(), SETTINGS, NOW) == Work(compact=True, expire=False, urgent=False, tidy=True)
+    assert due(worn, Memory(), SETTINGS, NOW, may_tidy=False) is None
+    assert due(facts(deleted=1, newest=NOW - QUIET_SECONDS + 1), Memory(), SETTINGS, NOW) is None
+    assert due(worn, Memory(deleted=1), SETTINGS, NOW) is None
+
+
+def test_tidying_writes_every_file_again_that_has_a_deleted_row() -> None:
+    layout = [DataFile(STEP_SIZE // 4, 1000, 1), DataFile(STEP_SIZE // 4, 1000, 30), DataFile(STEP_SIZE // 4, 1000, 0)]
+    assert choose(layout, FEW) is None
+    rewrite = choose(layout, FEW, tidy=True)
+    assert rewrite is not None
+    assert rewrite.below == 0
+    assert rewrite.share == pytest.approx(0.001)
+    assert rewrite.complete
+
+
+def test_tidying_a_large_table_takes_several_steps() -> None:
+    layout = [DataFile(STEP_SIZE // 2, 1000, deleted) for deleted in (5, 10, 20, 40)]
+    rewrite = choose(layout, FEW, tidy=True)
+    assert rewrite is not None
+    assert rewrite.share == pytest.approx(0.02)
+    assert not rewrite.complete
+
+
+def test_tidying_takes_a_small_share_of_the_time() -> None:
+    assert tidied_until(NOW, 3.0) == pytest.approx(NOW + 3.0 * 19)
