@@ -52,7 +52,7 @@ class SegmentWriter:
         self._directory = log.segment_directory(oid)
         self._path = self._directory / f"{uuid.uuid4().hex}.parquet"
         self._version = schema_version
-        self._rows = self._inserts = self._updates = self._deletes = self._key_changes = self._unchanged = 0
+        self.rows = self._inserts = self._updates = self._deletes = self._key_changes = self._unchanged = 0
         self.bytes = 0
         """what is in the file so far"""
         self._stamped = stamped
@@ -71,7 +71,7 @@ class SegmentWriter:
             self.abandon()
             raise
         self.bytes = self._file.tell()
-        self._rows += rows.batch.num_rows
+        self.rows += rows.batch.num_rows
         self._inserts += rows.inserts
         self._updates += rows.updates
         self._deletes += rows.deletes
@@ -91,7 +91,7 @@ class SegmentWriter:
         sync_directory(self._directory)
         return Segment(
             file=self._path.relative_to(self._log.directory).as_posix(),
-            rows=self._rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
+            rows=self.rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
             deletes=self._deletes, key_changes=self._key_changes, unchanged=self._unchanged,
         )  # fmt: skip
 

@@ -11,9 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..changelog import Segment, TableCut
-from ..changelog.segment import SegmentWriter
+from ..changelog.segment import Rows, SegmentWriter
 from ..changelog.stamp import Commit
-from ..decode import Cut
+from ..decode import Cut, DecodedTable, Refusals
+from ..position import Lsn
+
+Decoded = tuple[DecodedTable | None, Refusals]
 
 
 @dataclass(eq=False)
@@ -24,11 +27,37 @@ class Growing:
     writer: SegmentWriter
     thread: ThreadPoolExecutor
     size: int = 0
-    finished: Future[Segment] | None = None
+    refusals: Refusals = field(default_factory=Refusals)
+    """of its rows; they are the thread's until it is finished"""
+    finished: Future[Segment | None] | None = None
+
+    def take(self, decoded: Future[Decoded]) -> Future[None]:
+        """Have rows written when they are decoded, after those taken before."""
+        return self.thread.submit(self._write, decoded)
 
     def finish(self, commit: Commit | None = None) -> None:
         if self.finished is None:
-            self.finished = self.thread.submit(self.writer.finish, commit)
+            self.finished = self.thread.submit(self._finish, commit)
+
+    def _write(self, decoded: Future[Decoded]) -> None:
+        table, refusals = decoded.result()
+        self.refusals.add(refusals)
+        if table is not None and table.batch.num_rows:
+            self.writer.write(
+                Rows(
+                    table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
+                    table.key_changes, table.unchanged,
+                )
+            )  # fmt: skip
+
+    def _finish(self, commit: Commit | None) -> Segment | None:
+        """None where no row could be decoded."""
+        if commit is not None:
+            self.refusals = self.refusals.stamped(Lsn(commit.lsn))
+        if not self.writer.rows:
+            self.writer.discard()
+            return None
+        return self.writer.finish(commit)
 
 
 @dataclass
@@ -74,16 +103,20 @@ class Assembly:
 
 
 def tables_of(cut: Cut, segments: Sequence[Growing], names: dict[int, str]) -> dict[int, TableCut]:
-    """Waits until the segments are on disk."""
+    """What each table has in a manifest. Waits until the segments are on disk."""
     by_table: defaultdict[int, list[Segment]] = defaultdict(list)
+    refusals: defaultdict[int, Refusals] = defaultdict(Refusals)
     for each in segments:
         assert each.finished is not None
-        by_table[each.oid].append(each.finished.result())
-    oids = sorted({*by_table, *cut.truncations, *cut.refusals})
+        if (segment := each.finished.result()) is not None:
+            by_table[each.oid].append(segment)
+        if each.refusals:
+            refusals[each.oid].add(each.refusals)
+    oids = sorted({*by_table, *cut.truncations, *refusals})
     return {
         oid: TableCut(
-            oid, names.get(oid, str(oid)), tuple(by_table[oid]),
-            tuple(cut.truncations.get(oid, ())), tuple(cut.refusals.get(oid, ())),
+            oid, names.get(oid, str(oid)), tuple(by_table[oid]), tuple(cut.truncations.get(oid, ())),
+            tuple(refusals[oid]),
         )
         for oid in oids
     }  # fmt: skip

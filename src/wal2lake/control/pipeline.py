@@ -1,7 +1,7 @@
 """From messages to manifests, beside the thread that reads: decode, write, publish, each on threads of its own.
 
-    reading thread ── take ──► decoding ──► segments grow (writers) ──┐
-                   └─ publish ─────────► they are finished, on disk ──┴─► manifest ──► published() ──► acknowledge
+    reading thread ── take ──► sorted out ──► converted ──► segments grow (writers) ──┐
+                   └─ publish ─────────────────────────► they are finished, on disk ──┴─► manifest ──► published()
 
 A transaction that is streamed while it runs is decoded ahead, into segments of its own; its commit is entered into
 them when it comes. Should anything make that doubtful, they are thrown away and it is decoded from its spool.
@@ -27,8 +27,20 @@ from typing import Protocol
 
 from .. import faults
 from ..changelog import ChangeLog, Manifest, stamp
-from ..changelog.segment import Rows, SegmentWriter
-from ..decode import SLICE_BYTES, Cut, DecodedTable, Decoder, Messages, Relation, Streamed, Target, plain, slices
+from ..changelog.segment import SegmentWriter
+from ..decode import (
+    SLICE_BYTES,
+    Cut,
+    Decoder,
+    Messages,
+    Relation,
+    Streamed,
+    Target,
+    Undecoded,
+    batch_schema,
+    plain,
+    slices,
+)
 from ..decode.columns import STREAM_EPOCH_US
 from ..errors import SourceError
 from ..position import Lsn
@@ -41,7 +53,8 @@ MOST_BYTES = 48 * 1024 * 1024
 SEGMENT_BYTES = 128 * 1024 * 1024
 """raw bytes after which a table's next segment begins"""
 WRITERS = 2
-_DECODED_AHEAD = 2
+CONVERTERS = 2
+_DECODED_AHEAD = 3
 """slices that may be decoded and not yet written"""
 
 
@@ -120,6 +133,7 @@ class Pipeline:
         self._signalled, self._signal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.wake = self._signalled
         self._writers = [ThreadPoolExecutor(1, "segment") for _ in range(WRITERS)]
+        self._converters = ThreadPoolExecutor(CONVERTERS, "convert")
         self._next_writer = 0
         self._unpublished: set[Growing] = set()
         self._publisher = ThreadPoolExecutor(1, "manifest")
@@ -180,8 +194,9 @@ class Pipeline:
             self._state.notify_all()
         self._jobs.put(None)
         self._thread.join()
-        for thread in (*self._writers, self._publisher):
-            thread.shutdown(cancel_futures=True)
+        # Writers wait for what is being converted, so they end first.
+        for threads in (*self._writers, self._converters, self._publisher):
+            threads.shutdown(cancel_futures=True)
         for each in self._unpublished:
             each.writer.abandon()
         os.close(self._signalled)
@@ -266,36 +281,35 @@ class Pipeline:
 
     def _decode(self, line: _Line, some: Sequence[Messages], certain: bool, size: int) -> None:
         line.assembly.turn(certain)
-        tables = [table for table in line.decoder.decode(some, certain) if table.batch.num_rows]
+        tables = line.decoder.plan(some, certain)
         with self._state:
             self._decoded += bool(tables)
         if not tables:
             self._drop(size)
             return
         left = set(range(len(tables)))
-        for number, table in enumerate(tables):
-            written = self._write(line, table, size // len(tables))
+        for number, rows in enumerate(tables):
+            segment = self._segment(line, rows, size // len(tables))
+            written = segment.take(self._converters.submit(rows.decode))
             written.add_done_callback(partial(self._written, size, left, number))
 
-    def _write(self, line: _Line, table: DecodedTable, size: int) -> Future[None]:
-        key, assembly, meta = (table.schema.oid, table.version), line.assembly, table.schema.meta
+    def _segment(self, line: _Line, rows: Undecoded, size: int) -> Growing:
+        """The segment that some rows go to, which grows by so much."""
+        oid, meta = rows.schema.oid, rows.schema.meta
+        key, assembly = (oid, rows.version), line.assembly
         segment = assembly.growing.get(key)
         if segment is None or segment.size >= SEGMENT_BYTES:
             if segment is not None and not line.ahead:
                 segment.finish()
             stamped = (meta.commit_lsn, meta.commit_ts) if line.ahead else None
-            writer = SegmentWriter(self._log, table.schema.oid, table.version, table.batch.schema, stamped)
-            segment = Growing(table.schema.oid, writer, self._writers[self._next_writer])
+            writer = SegmentWriter(self._log, oid, rows.version, batch_schema(rows.schema), stamped)
+            segment = Growing(oid, writer, self._writers[self._next_writer])
             self._next_writer = (self._next_writer + 1) % WRITERS
             self._unpublished.add(segment)
             assembly.growing[key] = segment
             assembly.grown.append(segment)
         segment.size += size
-        rows = Rows(
-            table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
-            table.key_changes, table.unchanged,
-        )  # fmt: skip
-        return segment.thread.submit(segment.writer.write, rows)
+        return segment
 
     def _written(self, size: int, left: set[int], number: int, write: Future[None]) -> None:
         """The last table of a slice makes room for another slice."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,38 @@ class DecodedTable:
     deletes: int
     key_changes: int
     unchanged: int
+
+
+class Refusals:
+    """Changes of one table that can't be carried: of each kind the earliest, so that a million cost no memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str | None], Refusal] = {}
+
+    def __iter__(self) -> Iterator[Refusal]:
+        return iter(sorted(self._kept.values(), key=_place))
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def note(self, refusal: Refusal) -> None:
+        kind = refusal.error, refusal.fields.get("column")
+        self._kept[kind] = min(refusal, self._kept.get(kind, refusal), key=_place)
+
+    def add(self, others: Refusals) -> None:
+        for refusal in others:
+            self.note(refusal)
+
+    def stamped(self, commit_lsn: Lsn) -> Refusals:
+        """The same with a commit that was not known before."""
+        refusals = Refusals()
+        for refusal in self:
+            refusals.note(replace(refusal, commit_lsn=commit_lsn))
+        return refusals
+
+
+def _place(refusal: Refusal) -> tuple[int, int]:
+    return refusal.commit_lsn, refusal.seq
 
 
 @dataclass(frozen=True)

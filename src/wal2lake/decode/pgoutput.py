@@ -16,15 +16,13 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from ..changelog.manifest import Refusal, Truncation
+from ..changelog.manifest import Truncation
 from ..changelog.stamp import MARKED_LSN, MARKED_US
 from ..errors import SourceError
 from ..position import ZERO, Lsn
-from ..schema import TableSchema
 from .binding import Binding, Described
-from .columns import STREAM_EPOCH_US, Rows, decode_rows
+from .columns import STREAM_EPOCH_US
 from .intake import Intake, slices
 from .messages import (
     BEGIN,
@@ -37,10 +35,8 @@ from .messages import (
     TRUNCATE,
     UPDATE,
     Begin,
-    Begins,
     Bytes,
     Commit,
-    Mask,
     Messages,
     Positions,
     Raw,
@@ -50,13 +46,13 @@ from .messages import (
     parse_relation,
     parse_truncate,
 )
-from .model import Cut, DecodedTable, Resolver
+from .model import Cut, DecodedTable, Refusals, Resolver
+from .undecoded import Part, Undecoded, by_table
 
 log = logging.getLogger(__name__)
 
 SLICE_BYTES = 8 * 1024 * 1024
 """raw bytes that are decoded together, far below what a string column can hold"""
-_PIECE_CELLS = 1 << 20
 _UNDESCRIBED = "a change came before the description of its table"
 _STREAM_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -81,56 +77,26 @@ class _Found:
     """What stands beside the rows: kept by table until the transaction that it belongs to is cut."""
 
     truncations: dict[int, list[Truncation]] = field(default_factory=dict)
-    refusals: dict[int, dict[tuple[str, str | None], Refusal]] = field(default_factory=dict)
+    refusals: dict[int, Refusals] = field(default_factory=dict)
 
     def truncate(self, table: int, truncation: Truncation) -> None:
         self.truncations.setdefault(table, []).append(truncation)
 
-    def refuse(self, table: int, refusals: Iterable[Refusal]) -> None:
-        """Of each kind of refusal a table's earliest is kept, so that a million bad values cost no memory."""
-        kept = self.refusals.setdefault(table, {})
-        for refusal in refusals:
-            kind = refusal.error, refusal.fields.get("column")
-            kept[kind] = min(refusal, kept.get(kind, refusal), key=_place)
+    def refuse(self, table: int, refusals: Refusals) -> None:
+        self.refusals.setdefault(table, Refusals()).add(refusals)
 
     def stamped(self, commit_lsn: Lsn) -> _Found:
         """The same with a commit that was not known before."""
         return _Found(
             {table: [replace(t, commit_lsn=commit_lsn) for t in some] for table, some in self.truncations.items()},
-            {
-                table: {kind: replace(refusal, commit_lsn=commit_lsn) for kind, refusal in some.items()}
-                for table, some in self.refusals.items()
-            },
+            {table: some.stamped(commit_lsn) for table, some in self.refusals.items()},
         )
 
     def absorb(self, other: _Found) -> None:
         for table, truncations in other.truncations.items():
             self.truncations.setdefault(table, []).extend(truncations)
         for table, refusals in other.refusals.items():
-            self.refuse(table, refusals.values())
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Messages in one buffer, each with its transaction and its place in it."""
-
-    raw: Raw
-    kinds: Bytes
-    at: Positions
-    """positions of the kind bytes"""
-    end: Positions
-    begins: Begins
-    """per transaction; the first is the one that was open before"""
-    transaction: Positions
-    seq: Positions
-    wanted: Mask
-    """not in a transaction that is logged already"""
-
-    def numbers(self, kind: int) -> list[int]:
-        return np.flatnonzero(self.kinds == kind).tolist()
-
-    def message(self, number: int) -> bytes:
-        return self.raw.data[self.at[number] - KIND_AT : self.end[number]]
+            self.refuse(table, refusals)
 
 
 @dataclass(frozen=True)
@@ -186,6 +152,16 @@ class Decoder:
 
         Uncertain: they are an open transaction's, whose commit has not come. What is found in them waits for it.
         """
+        tables = []
+        for rows in self.plan(messages, certain):
+            table, refusals = rows.decode()
+            (self._found if certain else self._uncertain).refuse(rows.schema.oid, refusals)
+            if table is not None:
+                tables.append(table)
+        return tuple(tables)
+
+    def plan(self, messages: Sequence[Messages], certain: bool = True) -> tuple[Undecoded, ...]:
+        """Like `decode`, but the rows are left to be decoded on any thread, and their refusals go with them."""
         part = self._part(messages)
         plan = self._plan(part)
         self._relations = plan.relations
@@ -199,7 +175,7 @@ class Decoder:
         if commits := part.numbers(COMMIT):
             wanted = int(np.count_nonzero(part.wanted & (part.kinds == COMMIT)))
             self._committed(parse_commit(part.message(commits[-1])), wanted)
-        return tuple(_decode(part, plan.units, found))
+        return tuple(by_table(part, plan.units))
 
     def _committed(self, last: Commit, transactions: int) -> None:
         self._transactions += transactions
@@ -217,9 +193,7 @@ class Decoder:
             commit_ts=commit_ts,
             tables=tuple(tables),
             truncations={table: tuple(found.truncations[table]) for table in found.truncations},
-            refusals={
-                table: tuple(sorted(some.values(), key=_place)) for table, some in found.refusals.items() if some
-            },
+            refusals={table: tuple(some) for table, some in found.refusals.items() if some},
         )
 
     @property
@@ -258,7 +232,7 @@ class Decoder:
             return ()
         return self.decode(self._intake.take_open(), certain=False)
 
-    def _part(self, messages: Sequence[Messages]) -> _Part:
+    def _part(self, messages: Sequence[Messages]) -> Part:
         kinds = np.concatenate([np.empty(0, np.uint8), *(some.kinds for some in messages)])
         self._require_order(kinds)
         raw = Raw(messages)
@@ -273,9 +247,9 @@ class Decoder:
         # A step of two leaves room for the insert that an update without a key ends in.
         seq = 2 * (changes - 1 - before[transaction])
         wanted = (begins.commit_lsn >= self._position)[transaction]
-        return _Part(raw, kinds, at, end, begins, transaction, seq, wanted)
+        return Part(raw, kinds, at, end, begins, transaction, seq, wanted)
 
-    def _open_after(self, part: _Part) -> _Open | None:
+    def _open_after(self, part: Part) -> _Open | None:
         """The transaction in whose middle the messages end."""
         kinds = part.kinds.tobytes()
         begin, commit = kinds.rfind(BEGIN), kinds.rfind(COMMIT)
@@ -293,7 +267,7 @@ class Decoder:
         if not _IS_KNOWN[kinds].all():
             raise SourceError(operation="reading the stream", cause="it holds a message of an unknown kind")
 
-    def _plan(self, part: _Part) -> _Plan:
+    def _plan(self, part: Part) -> _Plan:
         described = {oid: [(0, was)] for oid, was in self._relations.items()}
         for number in part.numbers(RELATION):
             relation = parse_relation(part.message(number))
@@ -304,7 +278,7 @@ class Decoder:
             relations={oid: steps[-1][1] for oid, steps in described.items()},
         )
 
-    def _units(self, part: _Part, described: _Descriptions) -> Iterator[tuple[Binding, Positions]]:
+    def _units(self, part: Part, described: _Descriptions) -> Iterator[tuple[Binding, Positions]]:
         rows = np.flatnonzero(_IS_ROW[part.kinds] & part.wanted)
         oids = part.raw.words(part.at[rows] + 1) >> np.uint64(32)
         for oid, numbers in _by_relation(rows, oids, described):
@@ -314,7 +288,7 @@ class Decoder:
                 if len(some) and (binding := relation.bind(self._resolve)) is not None:
                     yield binding, some
 
-    def _truncations(self, part: _Part, described: _Descriptions) -> Iterator[tuple[int, Truncation]]:
+    def _truncations(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Truncation]]:
         for number in part.numbers(TRUNCATE):
             if not part.wanted[number]:
                 continue
@@ -326,10 +300,6 @@ class Decoder:
                 if (binding := relation.bind(self._resolve)) is not None:
                     target = binding.target
                     yield target.schema.oid, Truncation(Lsn(begin.commit_lsn), seq, target.leaf, target.predicate)
-
-
-def _place(refusal: Refusal) -> tuple[int, int]:
-    return refusal.commit_lsn, refusal.seq
 
 
 def _by_relation(
@@ -346,67 +316,3 @@ def _by_relation(
     present, first = np.unique(index[order], return_index=True)
     for one, numbers in zip(present.tolist(), np.split(rows[order], first[1:]), strict=False):
         yield int(known[one]), numbers
-
-
-def _decode(part: _Part, units: list[tuple[Binding, Positions]], found: _Found) -> Iterator[DecodedTable]:
-    """The rows of each table and schema version, from all its relations, in one batch."""
-    by_table: dict[tuple[int, TableSchema], list[tuple[Binding, Positions]]] = {}
-    for binding, numbers in units:
-        by_table.setdefault((binding.target.version, binding.schema), []).append((binding, numbers))
-    for same in by_table.values():
-        pieces = [(piece, binding) for binding, numbers in same for piece in _pieces(numbers, binding)]
-        decoded = [_decode_piece(part, piece, binding, found) for piece, binding in pieces]
-        tables = [table for table in decoded if table is not None]
-        if tables:
-            yield _joined(tables)
-
-
-def _pieces(numbers: Positions, binding: Binding) -> Iterator[Positions]:
-    """Rows in portions that keep the working memory small however many columns they have."""
-    most = max(1, _PIECE_CELLS // max(1, len(binding.relation.columns)))
-    for begin in range(0, len(numbers), most):
-        yield numbers[begin : begin + most]
-
-
-def _decode_piece(part: _Part, numbers: Positions, binding: Binding, found: _Found) -> DecodedTable | None:
-    begins = part.begins.take(part.transaction[numbers])
-    rows = Rows(
-        op=part.kinds[numbers],
-        at=part.at[numbers],
-        end=part.end[numbers],
-        commit_lsn=begins.commit_lsn,
-        seq=part.seq[numbers],
-        commit_us=begins.commit_us,
-        xid=begins.xid,
-    )
-    name, oid = str(binding.schema.id), binding.schema.oid
-    if binding.mismatch is not None:
-        found.refuse(oid, [rows.refusal(0, "SchemaChanged", table=name, cause=binding.mismatch)])
-        return None
-    try:
-        table, refusals = decode_rows(part.raw, rows, binding)
-    except MemoryError:
-        raise
-    except Exception as error:  # one table's trouble must not become another's
-        cause = type(error).__name__
-        log.warning("rows of %s could not be decoded: %s", name, cause)
-        found.refuse(oid, [rows.refusal(0, "TableError", table=name, cause=cause)])
-        return None
-    found.refuse(oid, refusals)
-    return table
-
-
-def _joined(tables: list[DecodedTable]) -> DecodedTable:
-    if len(tables) == 1:
-        return tables[0]
-    first = tables[0]
-    batch = pa.Table.from_batches([table.batch for table in tables]).combine_chunks().to_batches()[0]
-    lsn = batch.column(first.schema.meta.commit_lsn).to_numpy()
-    seq = batch.column(first.schema.meta.seq).to_numpy()
-    later = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (seq[1:] > seq[:-1]))
-    if not later.all():
-        # Rows of several partitions interleave.
-        batch = batch.take(pa.array(np.lexsort((seq, lsn))))
-    counts = ("inserts", "updates", "deletes", "key_changes", "unchanged")
-    sums = {name: sum(getattr(table, name) for table in tables) for name in counts}
-    return replace(first, batch=batch, **sums)
