@@ -48,7 +48,7 @@ from .assembly import Assembly, Growing, tables_of
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 48 * 1024 * 1024
+MOST_BYTES = 40 * 1024 * 1024
 """raw bytes that may be on their way to a segment; several times that is what the process takes"""
 SEGMENT_BYTES = 128 * 1024 * 1024
 """raw bytes after which a table's next segment begins"""
