@@ -1,0 +1,123 @@
+"""DDL at the source: the lake tables follow without a restart, at its place among the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import Mirrored
+
+from servers import Database, fresh_database
+from wal2lake.demo.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BIG = "repeat(md5('x'), 200)"
+"""a value that PostgreSQL keeps out of line"""
+
+DDL = {
+    "add": "ALTER TABLE {t} ADD COLUMN extra text",
+    "add_default": "ALTER TABLE {t} ADD COLUMN extra numeric(8,2) DEFAULT 1.50 NOT NULL",
+    "add_list_default": "ALTER TABLE {t} ADD COLUMN extra text[] DEFAULT '{{}}'",
+    "add_volatile": "ALTER TABLE {t} ADD COLUMN extra double precision DEFAULT random()",
+    "add_generated": "ALTER TABLE {t} ADD COLUMN extra int GENERATED ALWAYS AS (id * 2) STORED",
+    "drop": "ALTER TABLE {t} DROP COLUMN n",
+    "drop_out_of_line": "ALTER TABLE {t} DROP COLUMN big",
+    "rename": "ALTER TABLE {t} RENAME COLUMN n TO number",
+    "swap": "ALTER TABLE {t} RENAME n TO tmp; ALTER TABLE {t} RENAME v TO n; ALTER TABLE {t} RENAME tmp TO v",
+    "drop_and_add": "ALTER TABLE {t} DROP COLUMN n, ADD COLUMN n int DEFAULT 7",
+    "int_to_bigint": "ALTER TABLE {t} ALTER n TYPE bigint",
+    "key_to_bigint": "ALTER TABLE {t} ALTER id TYPE bigint",
+    "float_to_double": "ALTER TABLE {t} ALTER f TYPE double precision",
+    "longer_decimal": "ALTER TABLE {t} ALTER d TYPE numeric(14,2)",
+    "varchar_to_text": "ALTER TABLE {t} ALTER v TYPE text",
+    "longer_varchar": "ALTER TABLE {t} ALTER v TYPE varchar(80)",
+    "enum_value": "ALTER TYPE mood ADD VALUE IF NOT EXISTS 'fine'",
+    "int_to_text": "ALTER TABLE {t} ALTER n TYPE text",
+    "other_scale": "ALTER TABLE {t} ALTER d TYPE numeric(10,4)",
+    "not_null": "ALTER TABLE {t} ALTER f SET NOT NULL; ALTER TABLE {t} ALTER f DROP NOT NULL",
+    "other_key": "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey; ALTER TABLE {t} ADD PRIMARY KEY (code)",
+    "key_renamed": "ALTER TABLE {t} RENAME COLUMN id TO ident",
+    "identity_full": "ALTER TABLE {t} REPLICA IDENTITY FULL",
+    "identity_index": "ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_code_key",
+    "several": "ALTER TABLE {t} ADD COLUMN a int DEFAULT 3, DROP COLUMN f; ALTER TABLE {t} RENAME COLUMN n TO m; "
+    "ALTER TABLE {t} ALTER m TYPE bigint",
+}  # fmt: skip
+WAYS = ("alone", "inside", "idle", "down")
+"""alone: rows come later; inside: rows before and after it in its transaction; idle: no rows; down: nothing runs"""
+
+
+def _create(database: Database, name: str) -> None:
+    database.execute(
+        f"CREATE TABLE {name} (id int PRIMARY KEY, code int NOT NULL UNIQUE, n int, v varchar(20), f real, "
+        f"d numeric(10,2), m1 mood, big text);"
+        f"INSERT INTO {name} SELECT i, -i, i, 'v' || i, i / 3.0, i / 4.0, 'sad', {BIG} FROM generate_series(1, 6) i"
+    )
+
+
+def _rows(name: str, start: int, renamed: bool = False) -> str:
+    """Changes that leave every column out but the code: whatever the others are called."""
+    key = "ident" if renamed else "id"
+    return (
+        f"UPDATE {name} SET code = code * 10 + {start} WHERE code = -1; UPDATE {name} SET m1 = 'ok' WHERE code = -2;"
+        f"INSERT INTO {name} ({key}, code) VALUES ({start}, {start}); DELETE FROM {name} WHERE code = -3"
+    )
+
+
+class Tables:
+    """One table for each DDL and way, mirrored by one run."""
+
+    def __init__(self, mirrored: Mirrored) -> None:
+        self.mirrored = mirrored
+
+    def alter(self, kind: str, way: str) -> None:
+        database, name = self.mirrored.database, f"{kind}_{way}"
+        ddl = DDL[kind].format(t=name)
+        after = _rows(name, 100, renamed=kind == "key_renamed")
+        if kind == "not_null":
+            after = after.replace("(id, code) VALUES (100, 100)", "(id, code, f) VALUES (100, 100, 1)")
+        if kind == "enum_value":
+            # A value that is new can be used after its transaction only.
+            database.execute(ddl)
+            database.execute(f"UPDATE {name} SET m1 = 'fine' WHERE code = -4; {after}")
+        elif way in ("idle", "down"):
+            database.execute(ddl)
+        elif way == "alone":
+            database.execute(ddl)
+            database.execute(after)
+        else:
+            database.execute(f"UPDATE {name} SET v = 'w', n = 9 WHERE code = -5; DELETE FROM {name} WHERE code = -6; "
+                             f"{ddl}; {after}")  # fmt: skip
+
+
+NAMES = [f"{kind}_{way}" for kind in DDL for way in WAYS]
+
+
+@pytest.fixture(scope="module")
+def altered(
+    server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mirrored]:
+    """All tables, altered in all ways, most of them under a running mirror."""
+    with fresh_database(server) as database:
+        database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        for name in NAMES:
+            _create(database, name)
+        mirrored = Mirrored(database, tmp_path_factory.mktemp("ddl") / "lake", spark)
+        tables = Tables(mirrored)
+        with mirrored.running():
+            mirrored.is_streaming(*NAMES)
+        for kind in DDL:
+            tables.alter(kind, "down")
+        with mirrored.running():
+            for way in WAYS:
+                for kind in DDL:
+                    if way != "down":
+                        tables.alter(kind, way)
+            yield mirrored
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ddl_is_followed(altered: Mirrored, name: str) -> None:
+    altered.becomes_equal(name)
