@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from .pgtypes import NUMERIC, Kind, LakeType
 from .schema import Column, HeapFile, TableSchema
@@ -50,7 +51,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
 
     The lake table's own name stays, whatever the source calls the table.
     """
-    pairs, added, dropped = _paired(lake.columns, source.columns)
+    pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
     columns = [_carried(before, after) for before, after in pairs]
     columns += added
     columns.sort(key=lambda column: column.attnum or sys.maxsize)
@@ -66,6 +67,15 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned,
         _files(lake.heaps, source.heaps), lake.version,
     )  # fmt: skip
+
+
+def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
+    """A schema of the source with the numbers that `follow` has found for its columns, by name."""
+    known = {column.name: column.attnum for column in lake.source_columns}
+    columns = tuple(
+        column if column.attnum else replace(column, attnum=known[column.name]) for column in written.columns
+    )
+    return replace(written, columns=columns)
 
 
 def rekeyed(before: TableSchema, after: TableSchema) -> bool:
@@ -139,7 +149,7 @@ def difference(before: TableSchema, after: TableSchema) -> str:
 
 
 def _paired(
-    before: tuple[Column, ...], after: tuple[Column, ...]
+    before: tuple[Column, ...], after: tuple[Column, ...], in_order: bool
 ) -> tuple[list[tuple[Column, Column]], list[Column], list[Column]]:
     """Columns that stayed, came and went. Kept ones have gone already."""
     alive = [column for column in before if not column.kept]
@@ -155,6 +165,9 @@ def _paired(
     dropped = [column for column in alive if column.name not in names]
     if added and dropped:
         raise Unclear(f"is column {added[0].name} the renamed {dropped[0].name}, or a new one?")
+    if in_order and (moved := next((new for (one, _), (two, new) in pairwise(pairs) if one.attnum > two.attnum), None)):
+        # PostgreSQL lists columns by their numbers.
+        raise Unclear(f"is column {moved.name} the one of that name, or has another one got its name?")
     return pairs, added, dropped
 
 

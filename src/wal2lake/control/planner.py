@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from ..errors import CopyNeeded, SchemaChanged, SchemaUnclear, Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, rekeyed, require_fillable
+from ..evolution import Incompatible, Unclear, follow, numbered, rekeyed, require_fillable
 from ..lake.model import Applied, Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -149,6 +149,7 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
             if rekeyed(schema, following) and (gathered.segments or taken):
                 ends = _boundary(taken, segment, log)
                 break
+            own = numbered(own, following)
             if following != schema:
                 since = log.commits(segment)[0]
                 schema = replace(following, version=segment.schema)
