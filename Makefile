@@ -4,7 +4,7 @@ RUN := .venv/bin/python
 ROUNDS ?= 20
 SEED ?=
 
-.PHONY: help setup demo test test-slow kill-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo test test-slow kill-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ test-slow: setup ## the proofs that take minutes: kills under load, a million ro
 
 kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_kills.py
+
+ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repeats one
+	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_ddl.py
 
 proof-million: setup ## a million rows copied, a hundred thousand changes followed
 	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k million

@@ -181,6 +181,10 @@ class MaintenanceConfig(_Section):
     snapshots_kept: int = Field(100, ge=1, description="Newest versions that stay readable whatever their age.")
 
 
+OnDrop = Literal["drop", "keep"]
+OnIncompatible = Literal["resync", "stop"]
+
+
 class GroupConfig(_Section):
     """Tables that share one slot, one publication and one capture process."""
 
@@ -196,6 +200,13 @@ class GroupConfig(_Section):
     )
     flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log.")
     flush_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, description="Bytes that cut a manifest sooner.")
+    on_drop: OnDrop = Field(
+        "drop", description="What becomes of a column that the source drops: drop it, or keep it and write NULL."
+    )
+    on_incompatible: OnIncompatible = Field(
+        "resync",
+        description="A change of columns that a lake table can't follow: resync copies it anew, stop waits.",
+    )
 
 
 class TableConfig(_Section):
@@ -205,6 +216,10 @@ class TableConfig(_Section):
         default_factory=dict,
         description="Lake types of single columns, where the type table's own is not wanted.",
         examples=[{"amount": "decimal(20,4)"}],
+    )
+    on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
+    on_incompatible: OnIncompatible | None = Field(
+        None, description="As in [[groups]], for this table.", examples=["stop"]
     )
 
 

@@ -8,7 +8,7 @@
     ├── CaptureError             the capture process
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
-    │   ├── ValueRefused         ├── SchemaChanged  ├── OperationRefused
+    │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
     │   ├── CopyFailed           ├── CopyNeeded     └── ForeignTable
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
@@ -146,6 +146,12 @@ class SchemaChanged(TableError):
     """{table}: its columns or key changed at the source ({cause})"""
 
     remedy_text = "copy it anew with: wal2lake tables resync '{table}'"
+
+
+class SchemaUnclear(TableError):
+    """{table}: its columns changed at the source, and it can't be told how: {question}"""
+
+    remedy_text = "whatever the answer, a fresh copy has it: wal2lake tables resync '{table}'"
 
 
 class OperationRefused(TableError):

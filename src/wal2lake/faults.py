@@ -13,6 +13,7 @@ SEGMENT_WRITTEN = "segment-written"
 MANIFEST_PUBLISHED = "manifest-published"
 LAKE_COMMITTED = "lake-committed"
 COPY_WRITTEN = "copy-written"
+LAKE_EVOLVED = "lake-evolved"
 LAKE_COMPACTED = "lake-compacted"
 SNAPSHOTS_EXPIRED = "snapshots-expired"
 

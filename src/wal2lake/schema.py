@@ -53,16 +53,31 @@ class Column:
     type_name: str
     lake: LakeType
     nullable: bool = True
+    attnum: int = 0
+    """PostgreSQL's number of the column, which no other column of the table ever has; 0: unknown"""
+    missing: str | None = None
+    """what rows have that are older than the column, as PostgreSQL's text; None: NULL"""
+    missing_known: bool = True
+    """False: rows that are older than the column have values that only a look at them can tell"""
+    kept: bool = False
+    """the source has dropped it, the lake has kept it"""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name, "type_oid": self.type_oid, "typmod": self.typmod, "type_name": self.type_name,
-            "lake": str(self.lake), "nullable": self.nullable,
-        }  # fmt: skip
+        return {**vars(self), "lake": str(self.lake)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Column:
         return cls(**{**data, "lake": LakeType.parse(data["lake"])})
+
+
+@dataclass(frozen=True)
+class HeapFile:
+    """A file of rows. A new file in the place of the old one means that the rows were written anew."""
+
+    oid: int
+    file: int
+    fresh: bool = True
+    """whether all rows that it ever had were written while it was part of the table"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,10 @@ class TableSchema:
     key: tuple[str, ...]
     identity: Identity
     partitioned: bool = False
+    heaps: tuple[HeapFile, ...] = field(default=(), compare=False)
+    """where its rows are: the table's own heap, or those of its partitions"""
+    version: int = field(default=0, compare=False)
+    """of a lake table: up to which version in the change log its columns have followed"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,17 +118,17 @@ class TableSchema:
     def key_columns(self) -> tuple[Column, ...]:
         return tuple(self.column(name) for name in self.key)
 
-    def same_shape(self, other: TableSchema) -> bool:
-        """Whether rows of both fit one lake table and are told apart alike."""
-        return [(c.name, c.lake) for c in self.columns] == [
-            (c.name, c.lake) for c in other.columns
-        ] and self.key == other.key
+    @property
+    def source_columns(self) -> tuple[Column, ...]:
+        """Those that the source has, too."""
+        return tuple(column for column in self.columns if not column.kept)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
+            "version": self.version, "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps],
         }  # fmt: skip
 
     @classmethod
@@ -121,6 +140,8 @@ class TableSchema:
             key=tuple(data["key"]),
             identity=Identity(data["identity"]),
             partitioned=data["partitioned"],
+            version=data.get("version", 0),
+            heaps=tuple(HeapFile(*heap) for heap in data.get("heaps", ())),
         )
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from oracle import assert_equal_tables
@@ -119,6 +120,17 @@ class Mirrored:
         for name in names:
             self._until(name, there, f"at {position}")
         self.equal(*names)
+
+    def becomes_equal(self, *names: str) -> None:
+        """Wait until tables are where the source is now and equal to it; DDL that no row follows comes a look later."""
+        limit = monotonic() + PATIENCE
+        while True:
+            try:
+                self.follows(*names)
+                return
+            except AssertionError:
+                if monotonic() > limit:
+                    raise
 
     def confirmed(self) -> Lsn:
         """What the slot was told. There must be one."""

@@ -137,7 +137,7 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
         ("[tables.a]\ntypes = { x = 'varchar' }", "tables.a.types.x: 'varchar' is not a lake type", None),
-        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: types"),
+        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: on_drop, on_incompatible, types"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_what_is_allowed(tmp_path: Path, text: str, message: str, remedy: str | None) -> None:

@@ -1,19 +1,22 @@
+from dataclasses import replace
 from pathlib import Path
 
 from wal2lake.changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from wal2lake.control.planner import LogView, Plan, difference, plan
-from wal2lake.errors import SchemaChanged, ValueRefused
+from wal2lake.control.planner import LogView, Plan, Policy, plan
+from wal2lake.errors import CopyNeeded, SchemaChanged, ValueRefused
 from wal2lake.lake.model import Applied
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 
 INT = LakeType.parse("int")
-OLD = TableSchema(7, TableId("public", "t"), (Column("id", 23, -1, "integer", INT),), ("id",), Identity.DEFAULT)
-NEW = TableSchema(
-    7, TableId("public", "t"), (*OLD.columns, Column("n", 23, -1, "integer", INT)), ("id",), Identity.DEFAULT
-)
-SCHEMAS = {1: OLD, 2: NEW}
+STRING = LakeType.parse("string")
+ID, N = Column("id", 23, -1, "integer", INT, attnum=1), Column("n", 23, -1, "integer", INT, attnum=2)
+OLD = TableSchema(7, TableId("public", "t"), (ID,), ("id",), Identity.DEFAULT)
+NEW = replace(OLD, columns=(ID, N))
+REKEYED = replace(NEW, key=("n",))
+RETYPED = replace(NEW, columns=(ID, replace(N, type_oid=25, lake=STRING)))
+SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD}
 
 
 def segment(name: str, schema: int = 1, size: int = 10) -> Segment:
@@ -26,11 +29,20 @@ def manifest(number: int, *segments: Segment, **cut: object) -> Manifest:
 
 
 def planned(
-    applied_lsn: int, applied_manifest: int, *manifests: Manifest, limit: int = 1000, newest: Manifest | None = None
+    applied_lsn: int,
+    applied_manifest: int,
+    *manifests: Manifest,
+    limit: int = 1000,
+    newest: Manifest | None = None,
+    schema: TableSchema = OLD,
+    stop: bool = False,
 ) -> Plan:
-    last_commits = {"before": Lsn(150), "after": Lsn(450)}
-    view = LogView(lambda _, version: SCHEMAS[version], lambda s: Path(s.file), lambda s: last_commits[s.file])
-    return plan(Applied(Lsn(applied_lsn), applied_manifest, 0, 0, OLD), manifests, view, limit, newest)
+    commits = {"before": (Lsn(110), Lsn(150)), "mixed": (Lsn(150), Lsn(170)), "after": (Lsn(450), Lsn(450))}
+    view = LogView(
+        lambda _, version: SCHEMAS[version], lambda s: Path(s.file), lambda s: commits.get(s.file, (Lsn(160), Lsn(999)))
+    )
+    applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
+    return plan(applied, manifests, view, limit, newest, Policy(stop=stop))
 
 
 def files(result: Plan) -> list[str]:
@@ -105,11 +117,59 @@ def test_a_refusal_that_the_copy_is_past_is_no_obstacle() -> None:
     assert (files(result), result.obstacle) == (["b"], None)
 
 
-def test_a_changed_schema_stops_in_front_of_its_manifest() -> None:
+def test_a_batch_spans_schemas_and_ends_in_the_last() -> None:
     result = planned(100, 0, manifest(1, segment("a")), manifest(4, segment("after", schema=2)))
+    assert (files(result), result.obstacle) == (["a", "after"], None)
+    assert result.batch is not None and result.batch.schema is not None
+    assert result.batch.schema.names == ("id", "n")
+    assert (result.batch.written, result.batch.since) == ({1: OLD, 2: NEW}, Lsn(450))
+
+
+def test_columns_that_come_and_go_within_a_batch_are_no_change() -> None:
+    result = planned(100, 0, manifest(1, segment("a", 1), segment("b", 2), segment("c", 5)))
+    assert files(result) == ["a", "b", "c"]
+    assert result.batch is not None
+    assert result.batch.schema is None
+
+
+def test_columns_that_the_table_has_got_already_are_not_taken_back() -> None:
+    result = planned(
+        100,
+        0,
+        manifest(1, segment("a"), segment("b", schema=2)),
+        schema=replace(RETYPED, columns=NEW.columns, version=2),
+    )
+    assert (files(result), result.obstacle) == (["a", "b"], None)
+    assert result.batch is not None
+    assert result.batch.schema is None
+
+
+def test_a_change_that_the_lake_cannot_follow_asks_for_a_copy_or_stops() -> None:
+    manifests = manifest(1, segment("a", 2)), manifest(4, segment("after", schema=4))
+    result = planned(100, 0, *manifests, schema=NEW)
+    assert result.batch is None
+    assert isinstance(result.obstacle, CopyNeeded)
+    result = planned(100, 0, *manifests, schema=NEW, stop=True)
     assert files(result) == ["a"]
     assert isinstance(result.obstacle, SchemaChanged)
-    assert "column n was added" in str(result.obstacle)
+    assert "column n became" in str(result.obstacle)
+
+
+def test_another_key_ends_the_batch_within_the_manifest() -> None:
+    changes = manifest(1, segment("before", 2), segment("later", 3), truncations=(Truncation(Lsn(120), 0),))
+    result = planned(100, 0, changes, schema=NEW)
+    assert files(result) == ["before"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest, result.batch.schema) == (Lsn(160), 0, None)
+    rest = planned(160, 0, changes, schema=NEW)
+    assert files(rest) == ["later"]
+    assert rest.batch is not None and rest.batch.schema is not None
+    assert (rest.batch.schema.key, rest.batch.skip_before, rest.batch.to_manifest) == (("n",), Lsn(160), 1)
+
+
+def test_another_key_within_a_transaction_that_has_rows_of_both_needs_a_copy() -> None:
+    result = planned(100, 0, manifest(1, segment("mixed", 2), segment("later", 3)), schema=NEW)
+    assert isinstance(result.obstacle, CopyNeeded)
 
 
 def test_a_segment_of_an_older_schema_that_the_copy_is_past_is_left_out() -> None:
@@ -121,9 +181,3 @@ def test_a_truncation_that_the_copy_is_past_is_left_out() -> None:
     result = planned(250, 1, manifest(2, truncations=(Truncation(Lsn(249), 0), Truncation(Lsn(250), 0))))
     assert result.batch is not None
     assert [t.commit_lsn for t in result.batch.truncations] == [Lsn(250)]
-
-
-def test_a_difference_names_columns_and_key() -> None:
-    assert difference(NEW, OLD) == "column n is gone"
-    keyless = TableSchema(7, OLD.id, OLD.columns, (), Identity.FULL)
-    assert difference(OLD, keyless) == "the key became (none), was (id)"

@@ -289,8 +289,8 @@ class ChangeLog:
             raise self._damaged(f"version {version} of the schema of table {oid} is missing")
         return known[version - 1]
 
-    def last_commit(self, segment: Segment) -> Lsn:
-        """The highest commit LSN in a segment."""
+    def commits(self, segment: Segment) -> tuple[Lsn, Lsn]:
+        """The lowest and the highest commit LSN in a segment."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -300,7 +300,7 @@ class ChangeLog:
             column = pq.read_table(self.path(segment), columns=[name]).column(name)
         except OSError as error:
             raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
-        return Lsn(pc.max(column).as_py())
+        return Lsn(pc.min(column).as_py()), Lsn(pc.max(column).as_py())
 
     def sweep(self) -> int:
         """Remove temporary files and segments that no manifest names. Returns how many."""

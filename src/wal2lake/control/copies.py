@@ -70,23 +70,23 @@ class Copies:
         self._done()
 
     def _copy(self, table: TableRun, snapshot: ExportedSnapshot) -> Applied:
-        source = self._source.copy_source(table.schema)
-        self._progress.copy_started(table.name, source.estimated_rows)
-        log.info("copying %s at %s", table.name, snapshot.lsn)
-        try:
-            applied = self._lake.copy(
-                source,
-                snapshot,
-                self._source.table_id(table.schema.oid),
-                table.held or 0,
-                lambda rows: self._progress.copy_advanced(table.name, rows),
-            )
-        except BaseException as error:
-            self._progress.copy_failed(table.name)
-            unfit = isinstance(error, CopyFailed) and error.fields.get("unfit")
-            if unfit and (refused := self._source.find_unfit(table.schema)) is not None:
-                raise refused from error
-            raise
+        with self._source.held_still(table.schema, snapshot.name) as source:
+            self._progress.copy_started(table.name, source.estimated_rows)
+            log.info("copying %s at %s", table.name, snapshot.lsn)
+            try:
+                applied = self._lake.copy(
+                    source,
+                    snapshot,
+                    self._source.table_id(table.schema.oid),
+                    table.held or 0,
+                    lambda rows: self._progress.copy_advanced(table.name, rows),
+                )
+            except BaseException as error:
+                self._progress.copy_failed(table.name)
+                unfit = isinstance(error, CopyFailed) and error.fields.get("unfit")
+                if unfit and (refused := self._source.find_unfit(source.schema)) is not None:
+                    raise refused from error
+                raise
         self._progress.copy_finished(table.name, applied.rows)
         log.info("copied %s: %d rows", table.name, applied.rows)
         self._copied(table)

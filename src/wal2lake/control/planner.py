@@ -1,20 +1,23 @@
 """What to apply next to a table: a pure reading of the manifests that it has not had yet.
 
 A plan covers whole manifests, so that it ends at a position common to the group. It stops in front of a manifest that
-holds something which can't be carried, and says what.
+holds something which can't be carried, and says what. Changes that were written with other columns than the lake table
+has are part of it: the table gets the columns of the last of them first. Only where rows are told apart by another key
+from some commit on does it end there, within a manifest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from ..errors import SchemaChanged, Wal2LakeError
+from ..errors import CopyNeeded, SchemaChanged, SchemaUnclear, Wal2LakeError
+from ..evolution import Incompatible, Unclear, follow, numbered, rekeyed, require_fillable
 from ..lake.model import Applied, Batch
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..schema import TableSchema
 
 BATCH_BYTES = 512 * 1024 * 1024
@@ -28,8 +31,20 @@ class LogView:
     schema: Callable[[int, int], TableSchema]
     """of a table's oid and a schema version"""
     path: Callable[[Segment], Path]
-    last_commit: Callable[[Segment], Lsn]
-    """highest commit LSN in a segment"""
+    commits: Callable[[Segment], tuple[Lsn, Lsn]]
+    """lowest and highest commit LSN in a segment"""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the configuration says of a table whose columns change."""
+
+    keep_dropped: bool = False
+    stop: bool = False
+    """wait for somebody instead of copying anew"""
+
+
+FOLLOW = Policy()
 
 
 @dataclass(frozen=True)
@@ -40,13 +55,27 @@ class Plan:
     """what stands after it, and has to be dealt with before anything more is applied"""
 
 
+class _Obstacle(Exception):
+    """a change that the plan ends in front of"""
+
+    def __init__(self, error: Wal2LakeError) -> None:
+        self.error = error
+
+
 @dataclass
 class _Gathered:
+    schema: TableSchema
+    """what the table's columns are to be"""
     segments: list[tuple[Path, Segment]] = field(default_factory=list)
+    written: dict[int, TableSchema] = field(default_factory=dict)
     truncations: list[Truncation] = field(default_factory=list)
     bytes: int = 0
     last: Manifest | None = None
     straddles: bool = False
+    ends: Lsn | None = None
+    """where it ends within the manifest after the last"""
+    since: Lsn = ZERO
+    """a commit at which the source had that schema"""
 
 
 def plan(
@@ -55,62 +84,114 @@ def plan(
     log: LogView,
     limit: int = BATCH_BYTES,
     newest: Manifest | None = None,
+    policy: Policy = FOLLOW,
 ) -> Plan:
     """The next batch for a table from manifests in order; those that it has already are passed over.
 
     With `newest`, manifests that do not name the table may be left out; a batch that takes all then ends there.
     """
-    gathered = _Gathered()
+    gathered = _Gathered(applied.schema)
     obstacle: Wal2LakeError | None = None
     oid = applied.schema.oid
     for manifest in manifests:
         if manifest.number <= applied.manifest:
             continue
         cut = manifest.tables.get(oid)
+        straddles = manifest.from_lsn < applied.lsn
         if cut is not None:
             if gathered.bytes and gathered.bytes + cut.bytes > limit:
                 break
-            obstacle = _take(gathered, applied, cut, log)
-            if obstacle is not None:
+            try:
+                _take(gathered, cut if not straddles else _rest(cut, applied.lsn, log), log, policy)
+            except (_Obstacle, Incompatible, Unclear) as error:
+                obstacle = error.error if isinstance(error, _Obstacle) else unfollowed(applied.schema, error, policy)
                 break
+        gathered.straddles |= straddles
+        if gathered.ends is not None:
+            break
         gathered.last = manifest
-        gathered.straddles |= manifest.from_lsn < applied.lsn
     else:
         if gathered.last is not None and newest is not None and newest.number > gathered.last.number:
             gathered.last = newest
+    if isinstance(obstacle, CopyNeeded):
+        # The copy has all that comes before it, too.
+        return Plan(None, obstacle)
+    try:
+        require_fillable(applied.schema, gathered.schema)
+    except Incompatible as error:
+        return Plan(None, unfollowed(applied.schema, error, policy))
     return Plan(_batch(gathered, applied), obstacle)
 
 
-def _take(gathered: _Gathered, applied: Applied, cut: TableCut, log: LogView) -> Wal2LakeError | None:
+def _rest(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
+    """What a table has in a manifest without all that is below a position; a segment may begin below it."""
+    return replace(
+        cut,
+        segments=tuple(segment for segment in cut.segments if not lsn.includes(log.commits(segment)[1])),
+        truncations=tuple(truncation for truncation in cut.truncations if not lsn.includes(truncation.commit_lsn)),
+        refusals=tuple(refusal for refusal in cut.refusals if not lsn.includes(refusal.commit_lsn)),
+    )
+
+
+def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> None:
+    """Add what a manifest has for the table, or nothing of it. Raises _Obstacle, Incompatible or Unclear."""
     for refusal in cut.refusals:
-        if not applied.lsn.includes(refusal.commit_lsn):
-            return refused(refusal)
-    wanted: list[Segment] = []
-    for segment in cut.segments:
-        if not log.schema(cut.oid, segment.schema).same_shape(applied.schema):
-            if applied.lsn.includes(log.last_commit(segment)):
-                continue
-            return SchemaChanged(
-                table=str(applied.schema.id),
-                cause=difference(applied.schema, log.schema(cut.oid, segment.schema)),
-            )
-        wanted.append(segment)
-    gathered.segments.extend((log.path(segment), segment) for segment in wanted)
-    gathered.truncations.extend(t for t in cut.truncations if not applied.lsn.includes(t.commit_lsn))
-    gathered.bytes += sum(segment.bytes for segment in wanted)
-    return None
+        raise _Obstacle(refused(refusal))
+    schema, since = gathered.schema, gathered.since
+    ends: Lsn | None = None
+    taken: list[Segment] = []
+    # Versions are counted in the order of the stream.
+    for segment in sorted(cut.segments, key=lambda segment: segment.schema):
+        own = log.schema(cut.oid, segment.schema)
+        # Columns that the lake table was given before its changes could be applied are not taken back.
+        if own != schema and segment.schema > schema.version:
+            following = follow(schema, own, policy.keep_dropped)
+            if rekeyed(schema, following) and (gathered.segments or taken):
+                ends = _boundary(taken, segment, log)
+                break
+            own = numbered(own, following)
+            if following != schema:
+                since = log.commits(segment)[0]
+                schema = replace(following, version=segment.schema)
+        gathered.written[segment.schema] = own
+        taken.append(segment)
+    gathered.schema, gathered.since, gathered.ends = schema, since, ends
+    gathered.segments += [(log.path(segment), segment) for segment in taken]
+    gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
+    gathered.bytes += sum(segment.bytes for segment in taken)
+
+
+def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
+    """The commit from which on rows have another key. Raises Incompatible if rows of that commit have the old one."""
+    first = log.commits(segment)[0]
+    if any(log.commits(earlier)[1] >= first for earlier in before):
+        raise Incompatible("its key changed within a transaction that changed its rows, too")
+    return first
 
 
 def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
-    if gathered.last is None:
+    if gathered.last is None and gathered.ends is None:
         return None
+    schema = gathered.schema
+    position = gathered.ends if gathered.ends is not None else gathered.last.to_lsn if gathered.last else applied.lsn
     return Batch(
-        to_lsn=max(gathered.last.to_lsn, applied.lsn),
-        to_manifest=gathered.last.number,
+        to_lsn=max(position, applied.lsn),
+        to_manifest=gathered.last.number if gathered.last is not None else applied.manifest,
         segments=tuple(gathered.segments),
         truncations=tuple(gathered.truncations),
         skip_before=applied.lsn if gathered.straddles else None,
+        schema=None if schema == applied.schema else schema,
+        written=gathered.written,
+        since=gathered.since,
     )
+
+
+def unfollowed(schema: TableSchema, error: Incompatible | Unclear, policy: Policy) -> Wal2LakeError:
+    """What becomes of a table whose change of columns its lake table can't follow."""
+    table = str(schema.id)
+    if isinstance(error, Unclear):
+        return SchemaUnclear(table=table, question=str(error))
+    return SchemaChanged(table=table, cause=str(error)) if policy.stop else CopyNeeded(table=table, cause=str(error))
 
 
 def refused(refusal: Refusal) -> Wal2LakeError:
@@ -119,17 +200,3 @@ def refused(refusal: Refusal) -> Wal2LakeError:
     if not (isinstance(kind, type) and issubclass(kind, Wal2LakeError)):
         kind = errors.TableError
     return kind(**refusal.fields)
-
-
-def difference(before: TableSchema, after: TableSchema) -> str:
-    """What changed between two shapes of a table, in words, by column name."""
-    old = {column.name: column.lake for column in before.columns}
-    new = {column.name: column.lake for column in after.columns}
-    parts = [f"column {name} was added" for name in new if name not in old]
-    parts += [f"column {name} is gone" for name in old if name not in new]
-    parts += [
-        f"column {name} became {new[name]}, was {old[name]}" for name in new if old.get(name, new[name]) != new[name]
-    ]
-    if before.key != after.key:
-        parts.append(f"the key became ({', '.join(after.key) or 'none'}), was ({', '.join(before.key) or 'none'})")
-    return "; ".join(parts) or "the order of its columns changed"

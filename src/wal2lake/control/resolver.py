@@ -2,22 +2,26 @@
 
 The catalog is asked for what it says now. Where a relation message disagrees with it, the catalog has moved on since
 those rows were written, and the schema is built from the message, so that old rows are decoded by their own shape.
+Which columns those are, by number, is then told from what was seen before and what the catalog still has.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..changelog import ChangeLog
 from ..config import SourceConfig, TableConfig
 from ..decode import Relation, Target
+from ..decode.model import RelationColumn
 from ..errors import ConfigError, SourceError
 from ..pgtypes import lake_type
 from ..schema import Column, Identity, TableId, TableSchema
 from ..source import catalog
+from ..source.catalog import CatalogTable
 from ..source.connect import Connection, connect
+from . import lineage
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ class Resolver:
         leaf = relation.oid if root != relation.oid else None
         if current is None or not _agrees(current, relation):
             log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
-            schema = self._from_message(conn, relation, root, current)
+            schema = self._from_message(conn, relation, root, current, table)
         else:
             schema = current if current.partitioned else _with_identity(current, relation)
         self.names[schema.oid] = str(schema.id)
@@ -96,7 +100,7 @@ class Resolver:
             return None
 
     def _from_message(
-        self, conn: Connection, relation: Relation, root: int, current: TableSchema | None
+        self, conn: Connection, relation: Relation, root: int, current: TableSchema | None, table: CatalogTable | None
     ) -> TableSchema:
         written = self._log.schemas(root)
         known = [schema for schema in (current, *reversed(written)) if schema is not None]
@@ -104,22 +108,48 @@ class Resolver:
         settings = catalog.overrides_by_table(self._overrides)
         id = current.id if current is not None else TableId(relation.namespace, relation.name)
         columns = []
-        for sent in relation.columns:
-            column = _remembered(known, sent.name, sent.type_oid, sent.typmod)
+        numbers = _numbers(conn, relation, table, current, written)
+        for sent, number in zip(relation.columns, numbers, strict=True):
+            column = _remembered(known, sent, number)
             if column is None:
                 declared = lake_type(sent.type_oid, sent.typmod, 0, types)
                 name = types[sent.type_oid].name if sent.type_oid in types else "unknown"
                 wanted = settings.get(id)
                 lake = wanted.types.get(sent.name, declared) if wanted is not None else declared
-                column = Column(sent.name, sent.type_oid, sent.typmod, name, lake)
+                column = _older(known, Column(sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number))
             columns.append(column)
         partitioned = root != relation.oid or (current is not None and current.partitioned)
         if partitioned and known:
             # Leaves may have their own column order; the root's is the one that was used before.
             order = {name: place for place, name in enumerate(known[0].names)}
             columns.sort(key=lambda column: order.get(column.name, len(order)))
-        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned)
+        heaps = current.heaps if current is not None else ()
+        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned, heaps)
         return replace(schema, key=_message_key(relation, known))
+
+
+def _numbers(
+    conn: Connection, relation: Relation, table: CatalogTable | None, current: TableSchema | None,
+    written: Sequence[TableSchema],
+) -> tuple[int, ...]:  # fmt: skip
+    """The number of each column of a relation in its table; 0 where that can't be told."""
+    names = [column.name for column in relation.columns]
+    last = written[-1] if written else None
+    if last is not None and last.oid == relation.oid and _agrees(last, relation):
+        return tuple(column.attnum for column in last.columns)
+    if table is None:
+        return (0,) * len(names)
+    version = conn.info.server_version
+    now = {column.attnum: column.name for column in table.columns if column.published(version)}
+    unsent = frozenset(column.attnum for column in table.columns if not column.published(version))
+    before = {column.attnum: column.name for column in last.columns} if last and last.oid == relation.oid else {}
+    before.pop(0, None)
+    told = lineage.numbers(names, lineage.Known(now, table.attributes, before, unsent))
+    if table.root == table.oid:
+        return told
+    # A partition has numbers of its own; what it calls a column now, its root does too.
+    of_root = {column.name: column.attnum for column in current.columns} if current is not None else {}
+    return tuple(of_root.get(now.get(number, ""), 0) for number in told)
 
 
 def _agrees(schema: TableSchema, relation: Relation) -> bool:
@@ -146,9 +176,20 @@ def _message_key(relation: Relation, known: list[TableSchema]) -> tuple[str, ...
     return next((schema.key for schema in known if set(schema.key) == set(flagged)), flagged)
 
 
-def _remembered(known: list[TableSchema], name: str, type_oid: int, typmod: int) -> Column | None:
+def _remembered(known: list[TableSchema], sent: RelationColumn, number: int) -> Column | None:
+    """The column as it was seen, or is, under the same name, type and number."""
     for schema in known:
         for column in schema.columns:
-            if (column.name, column.type_oid, column.typmod) == (name, type_oid, typmod):
+            same = (column.name, column.type_oid, column.typmod) == (sent.name, sent.type_oid, sent.typmod)
+            if same and column.attnum == number:
                 return column
     return None
+
+
+def _older(known: list[TableSchema], column: Column) -> Column:
+    """A column with what is known of rows that are older than it: any schema that has its number says that."""
+    same = [one for schema in known for one in schema.columns if one.attnum == column.attnum != 0]
+    if not same:
+        return replace(column, missing_known=False)
+    told = [one for one in same if one.missing is not None]
+    return replace(column, missing=told[0].missing if told else None, missing_known=same[0].missing_known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ..changelog import ChangeLog
@@ -17,6 +17,7 @@ from ..changelog.manifest import Manifest
 from ..errors import ForeignTable, SlotLost, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied
+from ..position import ZERO, Lsn
 from ..schema import TableSchema
 from ..source.database import Source
 from .backlog import Backlog
@@ -38,6 +39,9 @@ class Wanted:
     records: dict[int, TableRecord]
     """what the state store has of the group's tables, those that are not wanted any more included"""
     resyncs: dict[int, datetime]
+    before: Lsn = ZERO
+    """the schemas are of a moment between this position and `after`"""
+    after: Lsn = ZERO
 
 
 class Roster:
@@ -89,10 +93,12 @@ class Roster:
 
     def look(self, known: Collection[int]) -> Wanted:
         """Ask the source and the state store what is wanted; what is new is published and noted. On any thread."""
+        before = self._source.written()
         schemas = self._source.discover()
+        after = self._source.written()
         if {schema.oid for schema in schemas} != known:
             self._source.publish(schemas)
-        return self.note(schemas)
+        return replace(self.note(schemas), before=before, after=after)
 
     def note(self, schemas: Sequence[TableSchema]) -> Wanted:
         """Let the state store know of tables that are published."""

@@ -20,7 +20,7 @@ from time import monotonic
 from .. import errors
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, SchemaChanged, SlotLost, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, SlotLost, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -32,9 +32,10 @@ from .books import Books
 from .capture import CaptureProcess
 from .chores import Chores
 from .copies import Copies, OpenSnapshot
-from .planner import LogView, difference, plan
+from .evolving import Evolving
+from .planner import LogView, plan
 from .pump import CaptureReport
-from .roster import Roster
+from .roster import Roster, Wanted
 from .state import BACKOFF_FIRST, GroupState, TableState
 from .store import GroupLease, StateStore, TableRecord
 from .tables import TableRun
@@ -58,7 +59,7 @@ class GroupScheduler:
         self._lake, self._store = lake, store
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
-        self._view = LogView(self._log.schema, self._log.path, self._log.last_commit)
+        self._view = LogView(self._log.schema, self._log.path, self._log.commits)
         self._backlog = Backlog(self._log)
         self._tables = Roster(group.name, self._source, store, lake, self._log, self._backlog)
         self._lease = GroupLease(store.dsn, group.name)
@@ -69,6 +70,7 @@ class GroupScheduler:
         self._copies = Copies(group.name, self._source, lake, progress, self._copied, self._wake.set)
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
+        self._evolving = Evolving(config, group)
         self._books = Books(group.name, self._tables, store, self._chores)
         self._until: Lsn | None = None
         self._lost: Advice | None = None
@@ -97,7 +99,9 @@ class GroupScheduler:
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
+        before = self._source.written()
         schemas = self._source.discover()
+        after = self._source.written()
         self._source.publish(schemas)
         self._until = self._source.mark() if once else None
         if not self._log.started:
@@ -108,9 +112,9 @@ class GroupScheduler:
             self._capture.start()
             self._backlog.begin()
             self._take_in()
-            wanted = self._tables.note(schemas)
+            wanted = replace(self._tables.note(schemas), before=before, after=after)
             self._lake.start()
-            self._tables.adopt(wanted)
+            self._adopt(wanted)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -191,6 +195,7 @@ class GroupScheduler:
         for table in self._tables.awake:
             self._consider(table)
         self._start_applies()
+        self._start_evolving()
         self._tables.rest()
         self._start_tending()
         self._retire()
@@ -256,9 +261,13 @@ class GroupScheduler:
         if not self._relook_now.is_set() and monotonic() - self._relooked < RELOOK_SECONDS:
             return
         known = self._tables.oids
-        if self._chores.begin("looking at the catalog", lambda: self._tables.look(known), self._tables.adopt):
+        if self._chores.begin("looking at the catalog", lambda: self._tables.look(known), self._adopt):
             self._relook_now.clear()
             self._relooked = monotonic()
+
+    def _adopt(self, wanted: Wanted) -> None:
+        self._tables.adopt(wanted)
+        self._evolving.looked(wanted, self._tables)
 
     # ---- copying
 
@@ -309,9 +318,6 @@ class GroupScheduler:
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
             return
-        if not table.schema.same_shape(applied.schema):
-            self._fail(table, SchemaChanged(table=table.name, cause=difference(applied.schema, table.schema)))
-            return
         if table.state is TableState.CATCHUP:
             _look_whether_caught_up(table, applied, self._logged())
         if table.waiting is not None:
@@ -326,8 +332,10 @@ class GroupScheduler:
                 self._tend(table, applied)
                 continue
             waiting = self._backlog.after(table.schema.oid, applied.manifest)
-            planned = plan(applied, waiting, self._view, newest=self._backlog.newest)
+            policy = self._evolving.policy(table.schema.id)
+            planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
             if planned.batch is not None:
+                self._evolving.applying(table.schema.oid, planned.batch)
                 self._applies.start(table, partial(self._apply, applied, planned.batch))
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
@@ -336,6 +344,21 @@ class GroupScheduler:
         if not batch.segments and not batch.truncations:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
         return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
+
+    def _start_evolving(self) -> None:
+        """Let tables follow changes of their columns that no row has told of."""
+        if self._lost is not None:
+            return
+        if self._evolving.waits(self._logged()):
+            self._capture.hurry()
+        for table, target in self._evolving.due(self._tables, self._logged()):
+            if isinstance(target, Wal2LakeError):
+                self._tables.wake(table)
+                self._fail(table, target)
+            elif table.applied is not None:
+                self._tables.wake(table)
+                source_id = self._source.table_id(table.schema.oid)
+                self._applies.start(table, partial(self._lake.evolve, table.applied, target, source_id))
 
     def _start_tending(self) -> None:
         # A run that is to end soon leaves it to one that goes on.
@@ -359,6 +382,8 @@ class GroupScheduler:
             elif isinstance(result, Applied):
                 # A copy that was made while the stream was lost has nothing to continue with.
                 table.resync = table.state is TableState.SNAPSHOT and self._lost is not None
+                if table.state is TableState.SNAPSHOT:
+                    self._evolving.copied(table.schema.oid, result.lsn)
                 table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
                 self._tending.committed(table)
             elif self._stopping.is_set():

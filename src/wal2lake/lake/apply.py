@@ -132,7 +132,7 @@ def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan) ->
 
 def _deletes(tables: TableFormat, net: str, schema: TableSchema) -> str:
     """As many stored copies of each row as are to go. Fewer stored than that is an error."""
-    positions = range(len(schema.columns))
+    positions = collapse.telling(schema)
     groups = ", ".join(f"g{i}" for i in positions)
     file, position = map(quoted, tables.row_address)
     values = ", ".join(f"{collapse.identity(schema, i, quoted(schema.names[i]))} AS t{i}" for i in positions)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..pgtypes import Kind
-from ..schema import TableSchema
+from ..evolution import source_of
+from ..pgtypes import Kind, LakeType
+from ..schema import Column, TableSchema
 from .failure import INCONSISTENT
 from .model import Batch
 from .names import literal, quoted
@@ -33,21 +34,79 @@ _NEVER_TOASTED = {
 
 
 def open_segments(session: SparkSession, schema: TableSchema, batch: Batch) -> None:
-    """Let the session's view SEGMENTS be the files of the batch. The schema is given: looking for it is a job."""
-    if batch.segments:
-        columns = ", ".join(f"{quoted(name)} {type}" for name, type, _ in _fields(schema))
-        paths = [glob_escaped(str(path)) for path, _ in batch.segments]
-        session.read.schema(columns).parquet(*paths).createOrReplaceTempView(SEGMENTS)
+    """Let the session's views be the files of the batch. The schema is given: looking for it is a job."""
+    for number, (written, paths) in enumerate(_files(schema, batch)):
+        columns = ", ".join(f"{quoted(name)} {type}" for name, type, _ in _fields(written))
+        session.read.schema(columns).parquet(*paths).createOrReplaceTempView(f"{SEGMENTS}_{number}")
 
 
 def changes(schema: TableSchema, batch: Batch) -> str:
-    """The changes of a batch under positional names."""
+    """The changes of a batch under positional names, each as it is in the table's schema."""
     if not batch.segments:
         nulls = ", ".join(f"CAST(NULL AS {type}) AS {alias}" for _, type, alias in _fields(schema))
         return f"SELECT {nulls} FROM range(0)"
-    columns = ", ".join(f"{quoted(name)} AS {alias}" for name, _, alias in _fields(schema))
-    since = f" WHERE {quoted(schema.meta.commit_lsn)} >= {int(batch.skip_before)}L" if batch.skip_before else ""
-    return f"SELECT {columns} FROM {SEGMENTS}{since}"
+    parts = []
+    for number, (written, _) in enumerate(_files(schema, batch)):
+        since = f" WHERE {quoted(written.meta.commit_lsn)} >= {int(batch.skip_before)}L" if batch.skip_before else ""
+        parts.append(f"SELECT {', '.join(_mapped(written, schema))} FROM {SEGMENTS}_{number}{since}")
+    return " UNION ALL ".join(parts)
+
+
+def _files(schema: TableSchema, batch: Batch) -> list[tuple[TableSchema, list[str]]]:
+    """Paths by the schema that they were written with; those that are read alike are read together."""
+    groups: dict[str, tuple[TableSchema, list[str]]] = {}
+    for path, segment in batch.segments:
+        written = batch.shape(segment, schema)
+        reading = "\0".join(_mapped(written, schema))
+        groups.setdefault(reading, (written, []))[1].append(glob_escaped(str(path)))
+    return list(groups.values())
+
+
+def _mapped(written: TableSchema, schema: TableSchema) -> list[str]:
+    """The columns of a segment as those of the table: by number, cast to the wider type, with the default of rows that
+    are older than a column."""
+    if written is schema:
+        return [f"{quoted(name)} AS {alias}" for name, _, alias in _fields(schema)]
+    columns = []
+    for position, column in enumerate(schema.columns):
+        own = source_of(column, written)
+        value = older_value(column) if own is None else _cast(quoted(own.name), own, column)
+        columns.append(f"{value} AS c{position}")
+    for name, _, alias in _fields(written)[len(written.columns) :]:
+        if alias == "unchanged":
+            columns.append(f"{_moved(quoted(name), written, schema)} AS unchanged")
+        elif not alias.startswith("o") or alias == "op":
+            columns.append(f"{quoted(name)} AS {alias}")
+    for position, column in enumerate(schema.key_columns):
+        own = source_of(column, written)
+        old = own is not None and own.name in written.key
+        value = _cast(quoted(written.meta.old(own.name)), own, column) if old and own else _nothing(column)
+        columns.append(f"{value} AS o{position}")
+    return columns
+
+
+def older_value(column: Column) -> str:
+    """What a row has in a column that is younger than it."""
+    return _nothing(column) if column.missing is None else constant(column.missing, column.lake)
+
+
+def _nothing(column: Column) -> str:
+    return f"CAST(NULL AS {column.lake.spark})"
+
+
+def _cast(name: str, own: Column, column: Column) -> str:
+    return name if own.lake == column.lake else f"CAST({name} AS {column.lake.spark})"
+
+
+def _moved(unchanged: str, written: TableSchema, schema: TableSchema) -> str:
+    """Positions of columns in one schema as positions in another; columns that are gone are left out."""
+    places = {column.name: place for place, column in enumerate(written.columns)}
+    found = [(place, source_of(column, written)) for place, column in enumerate(schema.columns)]
+    to = {places[own.name]: place for place, own in found if own is not None}
+    if all(to.get(place) == place for place in range(len(written.columns))):
+        return unchanged
+    cases = " ".join(f"WHEN {place} THEN {now}" for place, now in to.items())
+    return f"filter(transform({unchanged}, p -> CASE p {cases} ELSE -1 END), p -> p >= 0)"
 
 
 def _fields(schema: TableSchema) -> list[tuple[str, str, str]]:
@@ -127,10 +186,15 @@ def net(rows: str, schema: TableSchema, plan: Plan) -> str:
     alive = f" WHERE NOT {overtaken(plan)}" if plan.emptied else ""
     step = f"CASE op WHEN 'I' THEN 1 WHEN 'D' THEN -1 ELSE {refusal('int')} END"
     values = ", ".join(f"first({name}) AS {name}" for name in column_names(schema))
-    same = ", ".join(f"{identity(schema, i, name)} AS g{i}" for i, name in enumerate(column_names(schema)))
-    groups = ", ".join(f"g{i}" for i in range(len(schema.columns)))
+    same = ", ".join(f"{identity(schema, i, f'c{i}')} AS g{i}" for i in telling(schema))
+    groups = ", ".join(f"g{i}" for i in telling(schema))
     marked = f"SELECT *, {same}, {step} AS step FROM ({rows}){alive}"
     return f"SELECT * FROM (SELECT {groups}, sum(step) AS n, {values} FROM ({marked}) GROUP BY {groups}) WHERE n <> 0"
+
+
+def telling(schema: TableSchema) -> list[int]:
+    """Positions of the columns that tell whole rows apart: those that the source has, too."""
+    return [position for position, column in enumerate(schema.columns) if not column.kept]
 
 
 def identity(schema: TableSchema, position: int, value: str) -> str:
@@ -144,3 +208,12 @@ def identity(schema: TableSchema, position: int, value: str) -> str:
 def refusal(type: str) -> str:
     """An expression that fails the commit: the lake table is not what the changes say it is."""
     return f"CAST(raise_error({literal(INCONSISTENT)}) AS {type})"
+
+
+def constant(text: str, lake: LakeType) -> str:
+    """A value that PostgreSQL wrote as text, as a constant of Spark SQL."""
+    if lake.is_list:
+        return f"CAST(array() AS {lake.spark})"
+    if lake.kind is Kind.BINARY:
+        return f"unhex({literal(text[2:])})"
+    return f"CAST({literal(text)} AS {lake.spark})"

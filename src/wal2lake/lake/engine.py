@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from .. import faults
 from ..errors import CommitFailed, ForeignTable, LakeUnwritable, TableError, Wal2LakeError
-from ..schema import TableId
+from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from .failure import copy_failure, lake_failure
 from .iceberg import IcebergTables
@@ -27,6 +27,7 @@ from .intent import Intent, Intents, occupied, unreferenced
 from .maintenance import Maintenance
 from .model import Applied, Batch
 from .names import OURS
+from .places import Places
 from .plan import How, plan
 from .session import Driver
 from .table import Found, Record
@@ -56,6 +57,7 @@ class Lake:
         self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
         self._intents = Intents(self._path / OURS / "copies")
+        self._places = Places(self._path / OURS / "tables")
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
         self._cancelled = 0
         self._starting = threading.Lock()
@@ -86,8 +88,12 @@ class Lake:
     def applied(self, table: TableId, source_id: str) -> Applied | None:
         """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours."""
         with self._work("reading", table) as session:
+            table = self._place(session, table, source_id)
             found = self._own(session, table, source_id)
-        return None if found is None else _applied(found, table)
+        if found is None:
+            return None
+        self._places.note(source_id, table)
+        return _applied(found, table)
 
     def copy(
         self,
@@ -102,9 +108,11 @@ class Lake:
         Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit its lake type.
         """
         table = source.schema.id
-        _require_carriable(source)
+        _require_carriable(source.schema)
         settings = self._tables.commit_settings(Record(snapshot.lsn, manifest, 0))
         with self._claimed(source_id), self._work("copying", table, copy=True) as quiet:
+            table = self._place(quiet, table, source_id)
+            source = replace(source, schema=replace(source.schema, id=table))
             found = self._own(quiet, table, source_id)
             self._clear(quiet, source_id)
             self._note(table, source_id, found)
@@ -116,6 +124,7 @@ class Lake:
                 raise
             faults.reached(faults.COPY_WRITTEN)
             self._intents.remove(source_id)
+            self._places.note(source_id, table)
             made = self._own(quiet, table, source_id)
         if made is None:
             raise _gone(table)
@@ -127,8 +136,10 @@ class Lake:
 
         Raises CopyNeeded where the table has to be copied anew, CommitFailed, CommitUnknown or another LakeError.
         """
-        schema, table = applied.schema, applied.schema.id
-        planned = plan(schema, batch)
+        table = applied.schema.id
+        planned = plan(applied.schema, batch)
+        if batch.schema is not None:
+            applied = self.evolve(applied, batch.schema, source_id)
         if planned.how is How.NOTHING:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
         from .apply import apply
@@ -142,12 +153,37 @@ class Lake:
             with self._work("applying changes to", table, settings) as session:
                 if (already := self._already(session, applied, batch, source_id)) is not None:
                     return already
-                apply(session, self._tables, schema, batch, planned, applied.rows)
+                apply(session, self._tables, applied.schema, batch, planned, applied.rows)
                 faults.reached(faults.LAKE_COMMITTED)
                 return self._now(session, table, source_id)
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
+
+    def evolve(self, applied: Applied, schema: TableSchema, source_id: str) -> Applied:
+        """Give a table the columns of another schema, in one commit, or find that it has them; its position stays."""
+        from . import evolve
+
+        table, record = applied.schema.id, None
+        _require_carriable(schema)
+        with self._work("changing the columns of", table) as session:
+            now = self._now(session, table, source_id)
+            if now.schema != schema or now.schema.heaps != schema.heaps:
+                if evolve.rewrites(now.schema, schema, now.rows):
+                    record = Record(now.lsn, now.manifest, now.changes)
+                else:
+                    self._tables.evolve(session, now.schema, schema)
+                    faults.reached(faults.LAKE_EVOLVED)
+        if record is not None:
+            settings = dict(self._tables.commit_settings(record))
+            with self._work("changing the columns of", table, settings) as session:
+                evolve.rewrite(session, self._tables, now.schema, schema, source_id)
+                faults.reached(faults.LAKE_EVOLVED)
+        with self._work("reading", table) as session:
+            now = self._now(session, table, source_id)
+        log.info("%s: its columns follow the source", table)
+        # Batches without effect may have moved the position beyond the record.
+        return replace(applied, rows=now.rows, schema=now.schema, upkeep=now.upkeep)
 
     def due(self, applied: Applied) -> Work | None:
         """The upkeep that a table needs, if any: a judgement on what `applied` says, without a look at the lake."""
@@ -185,6 +221,7 @@ class Lake:
             self._intents.write(Intent(found.source, table, found.location, True, time.time()))
             self._tables.drop(session, table)
             self._clear(session, found.source)
+            self._places.forget(found.source)
 
     def sweep(self) -> int:
         """Remove what interrupted copies and drops left behind; how many there were."""
@@ -226,6 +263,14 @@ class Lake:
             raise _foreign(table)
         return found
 
+    def _place(self, session: SparkSession, table: TableId, source_id: str) -> TableId:
+        """The lake table of a source table, which may have had another name when it was copied."""
+        noted = self._places.find(source_id)
+        if noted is None or noted == table:
+            return table
+        found = self._tables.find(session, noted)
+        return noted if found is not None and found.source == source_id else table
+
     def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
         found = self._own(session, table, source_id)
         if found is None:
@@ -235,7 +280,7 @@ class Lake:
     def _already(self, session: SparkSession, applied: Applied, batch: Batch, source_id: str) -> Applied | None:
         """The record if the batch is in the table; None if the table is exactly where `applied` says."""
         now = self._now(session, applied.schema.id, source_id)
-        if now.manifest >= batch.to_manifest:
+        if _includes(now, batch):
             return now
         if now.manifest > applied.manifest:
             raise CommitFailed(table=str(applied.schema.id), cause="the table has moved on since it was looked at")
@@ -252,7 +297,7 @@ class Lake:
             now = self.applied(applied.schema.id, source_id)
         except Wal2LakeError:
             raise error from error.__cause__
-        if now is not None and now.manifest >= batch.to_manifest:
+        if now is not None and _includes(now, batch):
             return now
         raise error
 
@@ -332,14 +377,19 @@ def _gone(table: TableId) -> TableError:
     )
 
 
-def _require_carriable(source: CopySource) -> None:
-    table = str(source.schema.id)
+def _includes(now: Applied, batch: Batch) -> bool:
+    # A batch may end within a manifest; then the number is that of the one before.
+    return now.manifest >= batch.to_manifest and now.lsn >= batch.to_lsn
+
+
+def _require_carriable(schema: TableSchema) -> None:
+    table = str(schema.id)
     remedy = "rename the column, or leave the table out with [[groups]] exclude"
-    for name in source.schema.names:
+    for name in schema.names:
         if name in _RESERVED_COLUMNS:
             raise TableError(table=table, cause=f"Iceberg keeps the column name {name} for itself", remedy=remedy)
         if "${" in name:
             # Names of Parquet columns pass through Hadoop's configuration, which would put a value in their place.
             raise TableError(table=table, cause=f"Spark takes the column name {name} for a variable", remedy=remedy)
-    if not source.schema.columns:
+    if not schema.columns:
         raise TableError(table=table, cause="it has no columns", remedy="leave it out with [[groups]] exclude")

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from ..evolution import changes
+from ..pgtypes import LakeType
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from .failure import chain
@@ -30,6 +32,7 @@ _PREFIX = f"spark.sql.catalog.{CATALOG}"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _LSN, _MANIFEST, _CHANGES = "wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes"
 _SOURCE, _SCHEMA = "wal2lake.source", "wal2lake.schema"
+_MOVING = "wal2lake_moving_"
 _MISSING = ("NoSuchTableException", "NoSuchNamespaceException", "NoSuchViewException")
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -120,6 +123,31 @@ class IcebergTables:
             writer = writer.tableProperty(name, value)
         writer.replace()
 
+    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema) -> None:
+        wanted = changes(before, after)
+        java = self._java(session)
+        transaction = self._catalog(session).loadTable(java.identifier(before.id)).newTransaction()
+        if wanted.dropped or wanted.renamed:
+            # Names are free again before others take them: two columns may change places.
+            first = transaction.updateSchema()
+            for column in wanted.dropped:
+                first.deleteColumn(column.name)
+            for place, (old, _) in enumerate(wanted.renamed):
+                first.renameColumn(old.name, _MOVING + str(place))
+            first.commit()
+        if wanted.renamed or wanted.widened or wanted.added:
+            second = transaction.updateSchema()
+            for place, (_, new) in enumerate(wanted.renamed):
+                second.renameColumn(_MOVING + str(place), new.name)
+            moved = {old.attnum: _MOVING + str(place) for place, (old, _) in enumerate(wanted.renamed)}
+            for old, new in wanted.widened:
+                second.updateColumn(moved.get(old.attnum, old.name), java.type(new.lake))
+            for column in wanted.added:
+                second.addColumn(None, column.name, java.type(column.lake), None)
+            second.commit()
+        transaction.updateProperties().set(_SCHEMA, _schema_text(after)).commit()
+        transaction.commitTransaction()
+
     def append(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:  # noqa: ARG002 - the contract
         frame.writeTo(sql_name(table)).append()
 
@@ -188,7 +216,11 @@ def _sqlite_catalog(path: Path) -> dict[str, str]:
 
 
 def _identity(schema: TableSchema, source: str) -> dict[str, str]:
-    return {_SOURCE: source, _SCHEMA: json.dumps(schema.to_json(), ensure_ascii=False)}
+    return {_SOURCE: source, _SCHEMA: _schema_text(schema)}
+
+
+def _schema_text(schema: TableSchema) -> str:
+    return json.dumps(schema.to_json(), ensure_ascii=False)
 
 
 def _jvm(session: SparkSession) -> Any:
@@ -206,6 +238,7 @@ class _Java:
         self._namespace = iceberg.catalog.Namespace
         self._identifier = iceberg.catalog.TableIdentifier
         self._snapshots = iceberg.SnapshotParser
+        self._types = iceberg.types.Types
         self._catalogs: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 
     def catalog(self, session: SparkSession) -> Any:
@@ -219,6 +252,10 @@ class _Java:
         levels = self._gateway.new_array(self._string, 1)
         levels[0] = table.schema
         return self._identifier.of(self._namespace.of(levels), table.name)
+
+    def type(self, lake: LakeType) -> Any:
+        element = self._types.fromPrimitiveString(str(lake.element))
+        return self._types.ListType.ofOptional(1, element) if lake.is_list else element
 
     def summary(self, snapshot: Any) -> Mapping[str, str]:
         """All that a snapshot says of itself, in one call."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..changelog.manifest import Segment, Truncation
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..schema import TableSchema
 from .upkeep import Facts
 
@@ -39,6 +40,16 @@ class Batch:
     truncations: tuple[Truncation, ...] = ()
     skip_before: Lsn | None = None
     """ignore changes with a commit LSN below this: they are in the copy already"""
+    schema: TableSchema | None = None
+    """what the table's columns are to be before the changes come into it; None: they stay"""
+    written: Mapping[int, TableSchema] = field(default_factory=dict)
+    """schemas of the segments, by version, where they are not the table's"""
+    since: Lsn = ZERO
+    """a commit at which the source had the schema that the table is to have"""
+
+    def shape(self, segment: Segment, table: TableSchema) -> TableSchema:
+        """The schema that a segment was written with."""
+        return self.written.get(segment.schema, table)
 
     @property
     def changes(self) -> int:

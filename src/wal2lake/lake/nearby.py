@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from ..evolution import source_of
 from ..pgtypes import Kind
 from ..schema import Column, TableSchema
 from .model import Batch
@@ -43,12 +44,16 @@ def _listed(column: Column) -> bool:
 
 
 def _values(schema: TableSchema, column: Column, batch: Batch, plan: Plan) -> set[Any]:
-    """Every value that the key's column has in a change of the batch, before or after it."""
+    """Every value that the key's column has in a change of the batch, before or after it; none if that is unknown."""
     import pyarrow.parquet as pq
 
-    names = [column.name, *([schema.meta.old(column.name)] if plan.key_changes else [])]
     found: set[Any] = set()
-    for path, _ in batch.segments:
+    for path, segment in batch.segments:
+        written = batch.shape(segment, schema)
+        own = source_of(column, written)
+        if own is None:
+            return set()
+        names = [own.name, *([written.meta.old(own.name)] if plan.key_changes and own.name in written.key else [])]
         with pq.ParquetFile(path) as file:
             table = file.read(columns=names)
         for name in names:

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from ..changelog.manifest import Truncation
 from ..errors import CopyNeeded
+from ..evolution import changes
 from ..schema import TableSchema
 from .model import Batch
 from .partition import Untranslatable, translate
@@ -41,13 +42,16 @@ class Plan:
     unchanged: bool = False
 
 
-def plan(schema: TableSchema, batch: Batch) -> Plan:
+def plan(before: TableSchema, batch: Batch) -> Plan:
     """Raises CopyNeeded if the rows of a truncated partition can't be told from their columns."""
+    schema = batch.schema or before
     skip = batch.skip_before or 0
     truncations = [t for t in batch.truncations if t.commit_lsn >= skip]
     whole = [(t.commit_lsn, t.seq) for t in truncations if t.relation is None]
     after = max(whole) if whole else None
     emptied = tuple(t for t in truncations if t.relation is not None and (t.commit_lsn, t.seq) > (after or (0, -1)))
+    if emptied and changes(before, schema).renamed:
+        raise CopyNeeded(table=str(schema.id), cause="TRUNCATE of a partition beside a column that was renamed")
     facts = [segment for _, segment in batch.segments]
     if not facts and not truncations:
         return Plan(How.NOTHING)

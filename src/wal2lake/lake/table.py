@@ -64,6 +64,9 @@ class TableFormat(Protocol):
     def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
         """Put these rows, columns and properties in the place of the table's, in one commit."""
 
+    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema) -> None:
+        """Change columns and remember the schema, in one commit that touches no row."""
+
     def append(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
         """Add rows, in one commit. Fails if the table does not exist."""
 

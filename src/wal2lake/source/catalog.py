@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
@@ -16,7 +16,7 @@ from psycopg import sql
 from ..config import SourceConfig, TableConfig
 from ..errors import ConfigError, ValueRefused
 from ..pgtypes import Kind, LakeType, PgType, lake_type, override_allowed, unfit_sql, wire
-from ..schema import Column, Identity, TableId, TableSchema
+from ..schema import Column, HeapFile, Identity, TableId, TableSchema
 from .connect import Connection, explained, jdbc, query
 from .model import CopySource, Heap
 
@@ -35,6 +35,8 @@ class CatalogColumn:
     not_null: bool
     generated: str
     type_name: str
+    attnum: int
+    missing: str | None
 
     def published(self, server_version: int) -> bool:
         return not self.generated or (self.generated == "s" and server_version >= GENERATED_PUBLISHED_SINCE)
@@ -51,6 +53,8 @@ class CatalogTable:
     primary_key: tuple[str, ...]
     identity_key: tuple[str, ...]
     root: int
+    attributes: int
+    """the highest number that a column of it has, or had"""
     columns: tuple[CatalogColumn, ...]
 
     @property
@@ -74,6 +78,8 @@ class Leaf:
     oid: int
     id: TableId
     relkind: str
+    file: int
+    fresh: bool
 
 
 def quoted(name: TableId) -> str:
@@ -92,9 +98,9 @@ def tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
     return {
         oid: CatalogTable(
             oid, TableId(schema, name), relkind, Identity(identity), tuple(primary), tuple(by_index), root,
-            tuple(columns[oid]),
+            attributes, tuple(columns[oid]),
         )
-        for oid, schema, name, relkind, identity, primary, by_index, root in rows
+        for oid, schema, name, relkind, identity, primary, by_index, root, attributes in rows
     }  # fmt: skip
 
 
@@ -108,8 +114,8 @@ def leaves(conn: Connection, oids: Collection[int]) -> dict[int, list[Leaf]]:
     """The leaves of each table; a table that is not partitioned is its own."""
     found: dict[int, list[Leaf]] = {oid: [] for oid in oids}
     with explained("reading", "the partitions"):
-        for root, oid, schema, name, relkind in conn.execute(query("leaves"), {"oids": list(oids)}):
-            found[root].append(Leaf(oid, TableId(schema, name), relkind))
+        for root, oid, schema, name, *facts in conn.execute(query("leaves"), {"oids": list(oids)}):
+            found[root].append(Leaf(oid, TableId(schema, name), *facts))
     return found
 
 
@@ -125,15 +131,17 @@ def describe(
 ) -> dict[int, TableSchema]:
     """Schemas of tables (roots where partitioned) by oid; those that no longer exist are left out."""
     found = tables(conn, oids)
-    roots = [oid for oid, table in found.items() if table.partitioned]
-    of_root = leaves(conn, roots) if roots else {}
-    below = tables(conn, [leaf.oid for group in of_root.values() for leaf in group]) if roots else {}
+    of_root = leaves(conn, list(found))
+    parts_of = {oid: of_root[oid] for oid, table in found.items() if table.partitioned}
+    below = tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
     known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
     wanted = overrides_by_table(overrides or {})
     schemas = {}
     for oid, table in found.items():
-        parts = [below[leaf.oid] for leaf in of_root.get(oid, ()) if leaf.oid in below]
-        schemas[oid] = _schema(table, parts, known, wanted.get(table.id), conn.info.server_version)
+        parts = [below[leaf.oid] for leaf in parts_of.get(oid, ()) if leaf.oid in below]
+        schema = _schema(table, parts, known, wanted.get(table.id), conn.info.server_version)
+        heaps = tuple(HeapFile(leaf.oid, leaf.file, leaf.fresh) for leaf in of_root[oid])
+        schemas[oid] = replace(schema, heaps=heaps)
     return schemas
 
 
@@ -157,6 +165,7 @@ def _schema(
         Column(
             c.name, c.type_oid, c.typmod, c.type_name,
             carrier(table.id, c.name, lake_type(c.type_oid, c.typmod, c.dims, known), settings), not c.not_null,
+            c.attnum, *_missing(table, c, parts),
         )
         for c in table.columns if c.published(server_version)
     )  # fmt: skip
@@ -166,6 +175,16 @@ def _schema(
     if not set(key) <= {column.name for column in columns}:
         key = ()
     return TableSchema(table.oid, table.id, columns, key, identity, table.partitioned)
+
+
+def _missing(table: CatalogTable, column: CatalogColumn, parts: Sequence[CatalogTable]) -> tuple[str | None, bool]:
+    """What rows have that are older than a column, and whether that is known. Of a partitioned table, leaves say it."""
+    if column.generated:
+        return None, False
+    if not table.partitioned:
+        return column.missing, True
+    told = {own.missing for part in parts for own in part.columns if own.name == column.name}
+    return (told.pop(), True) if len(told) == 1 else (None, not told)
 
 
 def effective_identity(table: CatalogTable, parts: Sequence[CatalogTable]) -> Identity:

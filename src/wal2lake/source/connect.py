@@ -271,3 +271,11 @@ def wal_end(conn: Connection) -> Lsn:
         row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     return Lsn.parse(row[0])
+
+
+def wal_written(conn: Connection) -> Lsn:
+    """How far the server's write-ahead log is written, flushed or not: what can be seen is below it."""
+    with explained("reading", "the WAL position"):
+        row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

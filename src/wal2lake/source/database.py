@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,8 +14,8 @@ from ..config import Config, GroupConfig
 from ..errors import ConnectionFailed, ValueRefused
 from ..position import Lsn
 from ..schema import TableSchema
-from . import catalog, matching, publication, slot
-from .connect import Connection, bounded, connect, explained, mark, query, server_facts
+from . import catalog, copying, matching, publication, slot
+from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
 
@@ -108,6 +109,14 @@ class Source:
     def copy_source(self, schema: TableSchema) -> CopySource:
         return self._ask(lambda c: catalog.copy_source(c, self._config.source, schema))
 
+    @contextmanager
+    def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
+        """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
+        with copying.held_still(
+            self._config.source, self._group.name, schema, snapshot, self._config.tables
+        ) as described:
+            yield self.copy_source(described)
+
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
         # It may read the whole table, so it has a session of its own.
         with connect(self._config.source, self._group.name) as connection:
@@ -116,6 +125,10 @@ class Source:
     def mark(self) -> Lsn:
         """A position after everything that is committed now, which the stream is sure to reach."""
         return self._ask(mark)
+
+    def written(self) -> Lsn:
+        """A position after everything that is committed now."""
+        return self._ask(wal_written)
 
     def standing(self) -> Standing:
         name = self.slot_name

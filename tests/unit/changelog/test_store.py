@@ -171,8 +171,8 @@ def test_schemas_get_a_version_when_they_differ_from_the_last(log: ChangeLog) ->
         fresh.schema(42, 4)
 
 
-def test_the_last_commit_of_a_segment_is_read_from_it(log: ChangeLog) -> None:
-    assert log.last_commit(segment(log, 110, 130, 130)) == Lsn(130)
+def test_the_first_and_the_last_commit_of_a_segment_are_read_from_it(log: ChangeLog) -> None:
+    assert log.commits(segment(log, 110, 130, 130)) == (Lsn(110), Lsn(130))
 
 
 def test_a_log_of_another_database_is_refused(log: ChangeLog) -> None:

@@ -11,7 +11,8 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relrepl
         CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, position)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
         WHERE i.indrelid = c.oid AND i.indisreplident AND k.position <= i.indnkeyatts),
-       CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::oid::int8 ELSE c.oid::int8 END
+       CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::oid::int8 ELSE c.oid::int8 END,
+       c.relnatts::int
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY (%(oids)s::oid[])

@@ -1,0 +1,91 @@
+"""Changes of columns that no row tells of: what the catalog says, once the log has been applied up to that look.
+
+    look at the catalog at some moment between `before` and `after`  ──►  pending
+    everything that committed up to `after` is applied               ──►  due: the lake table follows
+
+A look is of no use for a table whose columns have followed the log since: it may be the older of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..config import Config, GroupConfig
+from ..errors import Wal2LakeError
+from ..evolution import Incompatible, Unclear, follow, heaps_differ, require_fillable, with_heaps
+from ..lake.model import Batch
+from ..position import ZERO, Lsn
+from ..schema import TableId, TableSchema
+from .planner import Policy, unfollowed
+from .roster import Roster, Wanted
+from .tables import TableRun
+
+
+@dataclass(frozen=True)
+class _Seen:
+    schema: TableSchema
+    before: Lsn
+    after: Lsn
+
+
+class Evolving:
+    def __init__(self, config: Config, group: GroupConfig) -> None:
+        self._settings, self._group = config.tables, group
+        self._pending: dict[int, _Seen] = {}
+        self._since: dict[int, Lsn] = {}
+        """for each table whose columns came from the log or a copy: when they were seen there"""
+
+    def policy(self, table: TableId) -> Policy:
+        own = self._settings.get(str(table))
+        on_drop = (own.on_drop if own is not None else None) or self._group.on_drop
+        on_incompatible = (own.on_incompatible if own is not None else None) or self._group.on_incompatible
+        return Policy(keep_dropped=on_drop == "keep", stop=on_incompatible == "stop")
+
+    def looked(self, wanted: Wanted, tables: Roster) -> None:
+        """Take in a look at the catalog; it replaces the one before."""
+        self._pending = {}
+        for schema in wanted.schemas:
+            table = tables.get(schema.oid)
+            applied = table.applied if table is not None else None
+            if applied is not None and (applied.schema != schema or applied.schema.heaps != schema.heaps):
+                self._pending[schema.oid] = _Seen(schema, wanted.before, wanted.after)
+
+    def applying(self, oid: int, batch: Batch) -> None:
+        """A batch is about to bring its own columns with it."""
+        if batch.schema is not None:
+            self._since[oid] = max(self._since.get(oid, ZERO), batch.since)
+
+    def copied(self, oid: int, lsn: Lsn) -> None:
+        self._since[oid] = lsn
+
+    def waits(self, logged: Lsn) -> bool:
+        """Whether a look waits for the log to get there."""
+        return any(seen.after > logged for seen in self._pending.values())
+
+    def due(self, tables: Roster, logged: Lsn) -> Iterator[tuple[TableRun, TableSchema | Wal2LakeError]]:
+        """Tables that have all that was captured up to the look, with the schema they are to have, or what hinders."""
+        for oid, seen in list(self._pending.items()):
+            table = tables.get(oid)
+            if table is None or table.applied is None:
+                del self._pending[oid]
+            elif seen.after <= logged and table.active and not table.resync and table.job is None:
+                if table.waiting is not None:
+                    continue
+                del self._pending[oid]
+                if seen.before < self._since.get(oid, ZERO):
+                    continue
+                target = self._target(table.applied.schema, seen.schema)
+                if target is not None:
+                    yield table, target
+
+    def _target(self, lake: TableSchema, source: TableSchema) -> TableSchema | Wal2LakeError | None:
+        policy = self.policy(source.id)
+        try:
+            if (moved := heaps_differ(lake, source)) is not None:
+                raise Incompatible(moved)
+            target = with_heaps(follow(lake, source, policy.keep_dropped), source)
+            require_fillable(lake, target)
+        except (Incompatible, Unclear) as error:
+            return unfollowed(lake, error, policy)
+        return None if target == lake and target.heaps == lake.heaps else target

@@ -1,0 +1,269 @@
+"""How a lake table follows a change of its source table's columns: pure judgements on two schemas.
+
+    lake table's schema ── follow ──► the schema that it is to have ── changes ──► added, dropped, renamed, widened
+    and a later one of the source  └► Incompatible: only a fresh copy can follow
+                                   └► Unclear: it can't be told what happened to a column
+
+Columns are known by PostgreSQL's attribute number, which a rename keeps and which is never given twice.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from .pgtypes import NUMERIC, Kind, LakeType
+from .schema import Column, HeapFile, TableSchema
+
+
+class Incompatible(Exception):
+    """why a lake table can't follow without a fresh copy"""
+
+
+class Unclear(Exception):
+    """a question that only somebody who knows the change can answer"""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has to be done to a lake table's columns; (before, after) where a column stays."""
+
+    added: tuple[Column, ...] = ()
+    dropped: tuple[Column, ...] = ()
+    renamed: tuple[tuple[Column, Column], ...] = ()
+    widened: tuple[tuple[Column, Column], ...] = ()
+
+    @property
+    def of_columns(self) -> bool:
+        return bool(self.added or self.dropped or self.renamed or self.widened)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether rows that are there get values that they have not."""
+        return any(column.missing is not None for column in self.added)
+
+
+def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -> TableSchema:
+    """The schema of a lake table after the next change of its source. Raises Incompatible or Unclear.
+
+    The lake table's own name stays, whatever the source calls the table.
+    """
+    pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
+    columns = [_carried(before, after) for before, after in pairs]
+    columns += added
+    columns.sort(key=lambda column: column.attnum or sys.maxsize)
+    taken = {column.name for column in columns}
+    old = [column for column in lake.columns if column.kept and column not in dropped]
+    for column in [*old, *(dropped if keep_dropped else ())]:
+        name = column.name
+        while name in taken:
+            name += f"_dropped_{column.attnum}"
+        taken.add(name)
+        columns.append(replace(column, name=name, nullable=True, kept=True))
+    return TableSchema(
+        lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned,
+        _files(lake.heaps, source.heaps), lake.version,
+    )  # fmt: skip
+
+
+def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
+    """A schema of the source with the numbers that `follow` has found for its columns, by name."""
+    known = {column.name: column.attnum for column in lake.source_columns}
+    columns = tuple(
+        column if column.attnum else replace(column, attnum=known[column.name]) for column in written.columns
+    )
+    return replace(written, columns=columns)
+
+
+def rekeyed(before: TableSchema, after: TableSchema) -> bool:
+    """Whether rows are told apart by other columns than before."""
+    return _key_numbers(before) != _key_numbers(after)
+
+
+def require_fillable(lake: TableSchema, target: TableSchema) -> None:
+    """Raises Incompatible if the rows of the lake table have values in a new column that nobody can tell."""
+    rewritten = _rewritten(lake.heaps, target.heaps)
+    for column in changes(lake, target).added:
+        if not column.missing_known or (column.missing is None and rewritten):
+            raise Incompatible(f"column {column.name} was added with values of its own in every row")
+        if column.missing is not None and not _writable(column.lake, column.missing):
+            raise Incompatible(f"column {column.name} was added with a default that has to be read from the table")
+
+
+def changes(lake: TableSchema, target: TableSchema) -> Changes:
+    """From the columns of a lake table to those that `follow` said it is to have."""
+    before = {column.attnum or column.name: column for column in lake.columns}
+    after = {column.attnum or column.name: column for column in target.columns}
+    if not before.keys() & after.keys():
+        # A table from before the numbers were kept.
+        before = {column.name: column for column in lake.columns}
+        after = {column.name: column for column in target.columns}
+    both = [(before[one], after[one]) for one in before if one in after]
+    return Changes(
+        added=tuple(column for one, column in after.items() if one not in before),
+        dropped=tuple(column for one, column in before.items() if one not in after),
+        renamed=tuple((old, new) for old, new in both if old.name != new.name),
+        widened=tuple((old, new) for old, new in both if old.lake != new.lake),
+    )
+
+
+def source_of(column: Column, segment: TableSchema) -> Column | None:
+    """The column of an older schema whose values a lake column takes; None if that schema has none."""
+    if column.attnum:
+        found = next((one for one in segment.columns if one.attnum == column.attnum), None)
+        if found is not None:
+            return found
+    return next((one for one in segment.columns if one.name == column.name and not one.attnum * column.attnum), None)
+
+
+def heaps_differ(lake: TableSchema, source: TableSchema) -> str | None:
+    """How partitions came or went with rows that no change tells of; None if they did not."""
+    if not lake.heaps or not lake.partitioned:
+        return None
+    known = {heap.oid for heap in lake.heaps}
+    if any(heap.oid not in known and not heap.fresh for heap in source.heaps):
+        return "a partition that has rows was attached"
+    if known - {heap.oid for heap in source.heaps}:
+        return "a partition was dropped or detached"
+    return None
+
+
+def with_heaps(lake: TableSchema, source: TableSchema) -> TableSchema:
+    """The same schema with the partitions that the source has."""
+    return replace(lake, heaps=source.heaps)
+
+
+def difference(before: TableSchema, after: TableSchema) -> str:
+    """What changed between two schemas of a table, in words."""
+    found = changes(before, after)
+    parts = [f"column {column.name} was added" for column in found.added]
+    parts += [f"column {column.name} is gone" for column in found.dropped]
+    parts += [f"column {new.name} was {old.name}" for old, new in found.renamed]
+    parts += [f"column {new.name} became {new.lake}, was {old.lake}" for old, new in found.widened]
+    if _key_numbers(before) != _key_numbers(after):
+        parts.append(f"the key became ({', '.join(after.key) or 'none'}), was ({', '.join(before.key) or 'none'})")
+    return "; ".join(parts) or "nothing that the lake has"
+
+
+def _paired(
+    before: tuple[Column, ...], after: tuple[Column, ...], in_order: bool
+) -> tuple[list[tuple[Column, Column]], list[Column], list[Column]]:
+    """Columns that stayed, came and went. Kept ones have gone already."""
+    alive = [column for column in before if not column.kept]
+    if all(column.attnum for column in (*alive, *after)):
+        known = {column.attnum: column for column in before}
+        pairs = [(known[column.attnum], column) for column in after if column.attnum in known]
+        gone = {column.attnum for column in after}
+        return pairs, [c for c in after if c.attnum not in known], [c for c in alive if c.attnum not in gone]
+    by_name = {column.name: column for column in alive}
+    pairs = [(by_name[c.name], _numbered(c, by_name[c.name])) for c in after if c.name in by_name]
+    names = {column.name for column in after}
+    added = [column for column in after if column.name not in by_name]
+    dropped = [column for column in alive if column.name not in names]
+    if added and dropped:
+        raise Unclear(f"is column {added[0].name} the renamed {dropped[0].name}, or a new one?")
+    if in_order and (moved := next((new for (one, _), (two, new) in pairwise(pairs) if one.attnum > two.attnum), None)):
+        # PostgreSQL lists columns by their numbers.
+        raise Unclear(f"is column {moved.name} the one of that name, or has another one got its name?")
+    return pairs, added, dropped
+
+
+def _numbered(column: Column, known: Column) -> Column:
+    return column if column.attnum else replace(column, attnum=known.attnum)
+
+
+def _carried(before: Column, after: Column) -> Column:
+    """The column as the lake is to have it. Raises Incompatible if values that are there would have to change."""
+    if not _same_values(before, after):
+        raise Incompatible(f"column {after.name} became {after.type_name}, was {before.type_name}")
+    # What older rows have was settled when the column came to the lake.
+    return replace(after, missing=before.missing, missing_known=before.missing_known, kept=False)
+
+
+_INTEGERS = (21, 23, 20)
+_FLOATS = (700, 701)
+_TEXT, _VARCHAR = 25, 1043
+_SECONDS = (1083, 1114, 1184, 1266)
+"""types whose typmod is a number of digits after the second"""
+
+
+def _same_values(before: Column, after: Column) -> bool:
+    """Whether each value of a column is the same, to the lake, after its type was changed as PostgreSQL does it."""
+    if before.lake.is_list or after.lake.is_list:
+        return (before.type_oid, before.typmod, before.lake) == (after.type_oid, after.typmod, after.lake)
+    return _lake_widens(before.lake, after.lake) and _type_widens(before, after)
+
+
+def _lake_widens(before: LakeType, after: LakeType) -> bool:
+    if before == after:
+        return True
+    if before.kind is Kind.DECIMAL:
+        return after.kind is Kind.DECIMAL and after.scale == before.scale and after.precision > before.precision
+    return (before.kind, after.kind) in ((Kind.INT, Kind.LONG), (Kind.FLOAT, Kind.DOUBLE))
+
+
+def _type_widens(before: Column, after: Column) -> bool:
+    if before.type_oid == after.type_oid:
+        return before.typmod == after.typmod or _typmod_widens(before.type_oid, before.typmod, after.typmod)
+    if before.type_oid in _INTEGERS and after.type_oid in _INTEGERS:
+        return _INTEGERS.index(after.type_oid) > _INTEGERS.index(before.type_oid)
+    if (before.type_oid, after.type_oid) == _FLOATS:
+        # As text, a float has fewer digits than the double that it becomes.
+        return before.lake.kind is Kind.FLOAT
+    if after.type_oid == _TEXT or (after.type_oid == _VARCHAR and after.typmod == -1):
+        return before.type_oid in (_TEXT, _VARCHAR)
+    return False
+
+
+def _typmod_widens(type_oid: int, before: int, after: int) -> bool:
+    if type_oid == NUMERIC:
+        # Without limits a numeric has the digits that it was given.
+        return after == -1 or (before != -1 and _scale(after) == _scale(before) and after > before)
+    if type_oid == _VARCHAR or type_oid in _SECONDS:
+        return after == -1 or (before != -1 and after > before)
+    return False
+
+
+def _scale(typmod: int) -> int:
+    return (typmod - 4) & 0x7FF
+
+
+def _key_numbers(schema: TableSchema) -> frozenset[int | str]:
+    return frozenset(column.attnum or column.name for column in schema.key_columns)
+
+
+def _rewritten(before: Iterable[HeapFile], after: Iterable[HeapFile]) -> bool:
+    files = {heap.oid: heap.file for heap in before}
+    return any(files.get(heap.oid, heap.file) != heap.file for heap in after)
+
+
+def _files(lake: tuple[HeapFile, ...], source: tuple[HeapFile, ...]) -> tuple[HeapFile, ...]:
+    """The lake's partitions with the files that they have since; who came and went is another question."""
+    files = {heap.oid: heap.file for heap in source}
+    return tuple(replace(heap, file=files.get(heap.oid, heap.file)) for heap in lake) if lake else source
+
+
+_PLAIN = re.compile(r"-?\d+(\.\d+)?")
+_FORMS = {
+    Kind.BOOLEAN: re.compile("[tf]"),
+    Kind.INT: _PLAIN,
+    Kind.LONG: _PLAIN,
+    Kind.DECIMAL: _PLAIN,
+    Kind.FLOAT: re.compile(r"-?(\d+(\.\d+)?(e[+-]?\d+)?|Infinity)|NaN"),
+    Kind.DOUBLE: re.compile(r"-?(\d+(\.\d+)?(e[+-]?\d+)?|Infinity)|NaN"),
+    Kind.DATE: re.compile(r"\d{4}-\d\d-\d\d"),
+    Kind.TIMESTAMP: re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?"),
+    Kind.TIMESTAMPTZ: re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?\+00"),
+    Kind.BINARY: re.compile(r"\\x([0-9a-f]{2})*"),
+}
+
+
+def _writable(lake: LakeType, text: str) -> bool:
+    """Whether a default can be written down as a constant of a lake type."""
+    if lake.is_list:
+        return text == "{}"
+    form = _FORMS.get(lake.kind)
+    return form is None or form.fullmatch(text) is not None

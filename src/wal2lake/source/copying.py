@@ -1,0 +1,58 @@
+"""A table that stands still while it is copied: nobody can alter it, and it is what it was at the copy's snapshot.
+
+PostgreSQL shows the rows of a snapshot in the columns of today, and no rows at all where the table was written anew
+since. So the table is locked against changes of its columns (readers and writers go on), and a snapshot that is older
+than the last such change is refused: the copy is tried again with a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from psycopg import sql
+
+from ..config import SourceConfig, TableConfig
+from ..errors import CopyFailed, SourceError
+from ..schema import TableSchema
+from . import catalog
+from .connect import Connection, connect, explained, query
+
+LOCK_TIMEOUT = "10s"
+"""how long to wait for somebody who is altering the table"""
+
+
+@contextmanager
+def held_still(
+    source: SourceConfig, group: str, schema: TableSchema, snapshot: str, overrides: Mapping[str, TableConfig]
+) -> Iterator[TableSchema]:
+    """The table as it is at the snapshot and until the block ends. Raises CopyFailed if it was altered since."""
+    with connect(source, group) as holder, connect(source, group) as now, holder.transaction():
+        with explained("taking", "a snapshot"):
+            holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        _lock(holder, now, schema)
+        then, today = (_shape(conn, schema.oid) for conn in (holder, now))
+        described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
+        if then != today or described is None:
+            raise CopyFailed(table=str(schema.id), cause="it was altered while its copy began")
+        yield described
+
+
+def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
+    found = catalog.tables(now, [schema.oid]).get(schema.oid)
+    if found is None:
+        raise CopyFailed(table=str(schema.id), cause="it is gone")
+    only = sql.SQL("" if found.partitioned else "ONLY ")
+    name = sql.Identifier(found.id.schema, found.id.name)
+    try:
+        with explained("locking", str(schema.id)):
+            holder.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+            holder.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
+    except SourceError as error:
+        raise CopyFailed(table=str(schema.id), cause="somebody is altering it") from error
+
+
+def _shape(conn: Connection, oid: int) -> list[tuple[object, ...]]:
+    with explained("reading", "the catalog"):
+        return list(conn.execute(query("copied_shape"), {"oid": oid}).fetchall())

@@ -1,0 +1,208 @@
+"""Case by case: what becomes of a lake table when its source's columns change."""
+
+from dataclasses import replace
+
+import pytest
+
+from wal2lake.evolution import (
+    Incompatible,
+    Unclear,
+    changes,
+    difference,
+    follow,
+    heaps_differ,
+    numbered,
+    rekeyed,
+    require_fillable,
+    source_of,
+)
+from wal2lake.pgtypes import LakeType
+from wal2lake.schema import Column, HeapFile, Identity, TableId, TableSchema
+
+
+def column(name: str, number: int, oid: int = 23, lake: str = "int", typmod: int = -1, **more: object) -> Column:
+    return Column(name, oid, typmod, f"type {oid}", LakeType.parse(lake), attnum=number, **more)  # type: ignore[arg-type]
+
+
+def table(*columns: Column, key: tuple[str, ...] = ("id",), **more: object) -> TableSchema:
+    heaps = (HeapFile(7, 100),)
+    return TableSchema(7, TableId("public", "t"), columns, key, Identity.DEFAULT, heaps=heaps, **more)  # type: ignore[arg-type]
+
+
+ID = column("id", 1)
+N = column("n", 2)
+LAKE = table(ID, N)
+
+
+def test_a_column_that_comes_is_added_with_its_default() -> None:
+    target = follow(LAKE, table(ID, N, column("x", 3, missing="5")))
+    assert target.names == ("id", "n", "x")
+    found = changes(LAKE, target)
+    assert ([c.name for c in found.added], found.of_rows) == (["x"], True)
+    require_fillable(LAKE, target)
+
+
+def test_a_column_without_default_touches_no_row() -> None:
+    assert not changes(LAKE, follow(LAKE, table(ID, N, column("x", 3)))).of_rows
+
+
+def test_a_column_that_goes_is_dropped_or_kept() -> None:
+    assert follow(LAKE, table(ID)).names == ("id",)
+    kept = follow(LAKE, table(ID), keep_dropped=True)
+    assert [(c.name, c.kept) for c in kept.columns] == [("id", False), ("n", True)]
+    assert not changes(LAKE, kept).of_columns
+    assert follow(kept, table(ID), keep_dropped=True) == kept
+
+
+def test_a_column_that_is_kept_makes_room_for_one_of_its_name() -> None:
+    kept = follow(LAKE, table(ID), keep_dropped=True)
+    again = follow(kept, table(ID, column("n", 3)), keep_dropped=True)
+    assert [(c.name, c.attnum) for c in again.columns] == [("id", 1), ("n", 3), ("n_dropped_2", 2)]
+
+
+def test_a_rename_is_told_from_a_drop_and_an_add_by_the_number() -> None:
+    found = changes(LAKE, follow(LAKE, table(ID, column("m", 2))))
+    assert [(old.name, new.name) for old, new in found.renamed] == [("n", "m")]
+    found = changes(LAKE, follow(LAKE, table(ID, column("m", 3))))
+    assert ([c.name for c in found.added], [c.name for c in found.dropped]) == (["m"], ["n"])
+
+
+def test_columns_that_change_places_are_two_renames() -> None:
+    lake = table(ID, N, column("v", 3))
+    found = changes(lake, follow(lake, table(ID, column("v", 2), column("n", 3))))
+    assert [(old.name, new.name) for old, new in found.renamed] == [("n", "v"), ("v", "n")]
+
+
+def test_without_numbers_a_drop_beside_an_add_is_a_question() -> None:
+    with pytest.raises(Unclear, match="is column m the renamed n"):
+        follow(LAKE, table(replace(ID, attnum=0), column("m", 0)))
+
+
+def test_without_numbers_another_order_is_a_question() -> None:
+    lake = table(ID, N, column("v", 3))
+    with pytest.raises(Unclear, match="has another one got its name"):
+        follow(lake, table(replace(ID, attnum=0), column("v", 0), column("n", 0)))
+
+
+def test_without_numbers_names_that_are_all_known_mean_the_same_columns() -> None:
+    unnumbered = table(replace(ID, attnum=0), replace(N, attnum=0))
+    target = follow(LAKE, unnumbered)
+    assert target == LAKE
+    assert numbered(unnumbered, target).columns == LAKE.columns
+
+
+def test_a_table_from_before_numbers_were_kept_gets_them() -> None:
+    old = table(replace(ID, attnum=0), replace(N, attnum=0))
+    target = follow(old, LAKE)
+    assert [c.attnum for c in target.columns] == [1, 2]
+    assert not changes(old, target).of_columns
+
+
+WIDER = {
+    "int2 to int4": (column("n", 2, 21), column("n", 2, 23)),
+    "int4 to int8": (column("n", 2, 23), column("n", 2, 20, "long")),
+    "float4 to float8": (column("n", 2, 700, "float"), column("n", 2, 701, "double")),
+    "more digits": (
+        column("n", 2, 1700, "decimal(10,2)", (10 << 16 | 2) + 4),
+        column("n", 2, 1700, "decimal(12,2)", (12 << 16 | 2) + 4),
+    ),
+    "varchar to text": (column("n", 2, 1043, "string", 24), column("n", 2, 25, "string")),
+    "longer varchar": (column("n", 2, 1043, "string", 24), column("n", 2, 1043, "string", 44)),
+    "varchar without limit": (column("n", 2, 1043, "string", 24), column("n", 2, 1043, "string")),
+    "text to varchar": (column("n", 2, 25, "string"), column("n", 2, 1043, "string")),
+    "timestamp of more digits": (column("n", 2, 1114, "timestamp", 3), column("n", 2, 1114, "timestamp")),
+}
+OTHER = {
+    "int to text": (column("n", 2), column("n", 2, 25, "string")),
+    "int8 to int4": (column("n", 2, 20, "long"), column("n", 2)),
+    "float8 to float4": (column("n", 2, 701, "double"), column("n", 2, 700, "float")),
+    "another scale": (
+        column("n", 2, 1700, "decimal(10,2)", (10 << 16 | 2) + 4),
+        column("n", 2, 1700, "decimal(12,4)", (12 << 16 | 4) + 4),
+    ),
+    "numeric without limits": (
+        column("n", 2, 1700, "decimal(10,2)", (10 << 16 | 2) + 4),
+        column("n", 2, 1700, "string"),
+    ),
+    "shorter varchar": (column("n", 2, 1043, "string", 44), column("n", 2, 1043, "string", 24)),
+    "text to char": (column("n", 2, 25, "string"), column("n", 2, 1042, "string", 14)),
+    "char to text": (column("n", 2, 1042, "string", 14), column("n", 2, 25, "string")),
+    "text to jsonb": (column("n", 2, 25, "string"), column("n", 2, 3802, "string")),
+    "fewer digits of seconds": (column("n", 2, 1114, "timestamp"), column("n", 2, 1114, "timestamp", 3)),
+    "int[] to bigint[]": (column("n", 2, 1007, "list<int>"), column("n", 2, 1016, "list<long>")),
+    "float4 as text to float8": (column("n", 2, 700, "string"), column("n", 2, 701, "string")),
+}
+
+
+@pytest.mark.parametrize("case", WIDER)
+def test_a_wider_type_is_followed(case: str) -> None:
+    before, after = WIDER[case]
+    target = follow(table(ID, before), table(ID, after))
+    assert target.column("n").lake == after.lake
+    assert bool(changes(table(ID, before), target).widened) == (before.lake != after.lake)
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_a_type_that_changes_values_needs_a_copy(case: str) -> None:
+    before, after = OTHER[case]
+    with pytest.raises(Incompatible, match="column n became"):
+        follow(table(ID, before), table(ID, after))
+
+
+def test_rows_that_were_written_anew_have_values_that_no_default_tells() -> None:
+    rewritten = replace(table(ID, N, column("x", 3)), heaps=(HeapFile(7, 101),))
+    with pytest.raises(Incompatible, match="column x was added with values of its own"):
+        require_fillable(LAKE, follow(LAKE, rewritten))
+    generated = table(ID, N, column("x", 3, missing_known=False))
+    with pytest.raises(Incompatible, match="column x"):
+        require_fillable(LAKE, follow(LAKE, generated))
+
+
+@pytest.mark.parametrize(
+    ("lake", "text", "written"),
+    [("date", "2024-01-31", True), ("date", "infinity", False), ("timestamptz", "2024-01-31 10:00:00+00", True),
+     ("decimal(10,2)", "1.50", True), ("decimal(10,2)", "NaN", False), ("double", "NaN", True), ("binary", r"\x4142", True),
+     ("list<string>", "{}", True), ("list<string>", "{a}", False), ("string", "{a}'", True), ("boolean", "t", True)],
+)  # fmt: skip
+def test_a_default_that_can_be_written_down_needs_no_copy(lake: str, text: str, written: bool) -> None:
+    target = follow(LAKE, table(ID, N, column("x", 3, 9999, lake, missing=text)))
+    if written:
+        require_fillable(LAKE, target)
+    else:
+        with pytest.raises(Incompatible, match="column x was added with a default"):
+            require_fillable(LAKE, target)
+
+
+def test_another_key_is_noticed_and_a_renamed_one_is_the_same() -> None:
+    assert rekeyed(LAKE, follow(LAKE, table(ID, N, key=("n",))))
+    assert not rekeyed(LAKE, follow(LAKE, table(column("ident", 1), N, key=("ident",))))
+
+
+def test_the_lake_tables_own_name_stays() -> None:
+    assert follow(LAKE, replace(LAKE, id=TableId("other", "name"))) == LAKE
+
+
+def test_an_older_schema_gives_a_column_its_values_by_number() -> None:
+    swapped = table(ID, column("v", 2), column("n", 3))
+    assert source_of(column("n", 2), swapped) == column("v", 2)
+    assert source_of(column("x", 9), swapped) is None
+
+
+def test_partitions_that_came_or_went_with_rows() -> None:
+    lake = replace(LAKE, partitioned=True, heaps=(HeapFile(8, 1), HeapFile(9, 2)))
+    made = replace(lake, heaps=(*lake.heaps, HeapFile(10, 3)))
+    attached = replace(lake, heaps=(*lake.heaps, HeapFile(10, 3, fresh=False)))
+    assert heaps_differ(lake, lake) is heaps_differ(lake, made) is None
+    assert heaps_differ(lake, attached) == "a partition that has rows was attached"
+    assert heaps_differ(lake, replace(lake, heaps=lake.heaps[:1])) == "a partition was dropped or detached"
+
+
+def test_a_difference_names_columns_and_key() -> None:
+    assert difference(LAKE, follow(LAKE, table(ID))) == "column n is gone"
+    assert difference(LAKE, replace(LAKE, key=())) == "the key became (none), was (id)"
+
+
+def test_a_schema_survives_being_written() -> None:
+    schema = table(ID, column("x", 3, missing="5", kept=True), version=4)
+    again = TableSchema.from_json(schema.to_json())
+    assert (again, again.heaps, again.version) == (schema, schema.heaps, 4)
