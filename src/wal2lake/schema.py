@@ -130,7 +130,8 @@ class TableSchema:
             "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
-            "version": self.version, "heaps_later": self.heaps_later, "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps],
+            "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps], "heaps_later": self.heaps_later,
+            "version": self.version,
         }  # fmt: skip
 
     @classmethod
