@@ -53,7 +53,9 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     """
     pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
     columns = [_carried(before, after) for before, after in pairs]
-    columns += added
+    # Rows that were written anew may have got a value in each new column that has no constant default.
+    unknown = _rewritten(lake.heaps, source.heaps)
+    columns += [replace(c, missing_known=False) if unknown and c.missing is None else c for c in added]
     columns.sort(key=lambda column: column.attnum or sys.maxsize)
     taken = {column.name for column in columns}
     old = [column for column in lake.columns if column.kept and column not in dropped]
@@ -63,9 +65,10 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
             name += f"_dropped_{column.attnum}"
         taken.add(name)
         columns.append(replace(column, name=name, nullable=True, kept=True))
+    heaps = lake.heaps if source.heaps_later else _files(lake.heaps, source.heaps)
     return TableSchema(
-        lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned,
-        _files(lake.heaps, source.heaps), lake.version,
+        lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
+        version=lake.version,
     )  # fmt: skip
 
 
@@ -85,9 +88,8 @@ def rekeyed(before: TableSchema, after: TableSchema) -> bool:
 
 def require_fillable(lake: TableSchema, target: TableSchema) -> None:
     """Raises Incompatible if the rows of the lake table have values in a new column that nobody can tell."""
-    rewritten = _rewritten(lake.heaps, target.heaps)
     for column in changes(lake, target).added:
-        if not column.missing_known or (column.missing is None and rewritten):
+        if not column.missing_known:
             raise Incompatible(f"column {column.name} was added with values of its own in every row")
         if column.missing is not None and not _writable(column.lake, column.missing):
             raise Incompatible(f"column {column.name} was added with a default that has to be read from the table")

@@ -96,6 +96,8 @@ class TableSchema:
     partitioned: bool = False
     heaps: tuple[HeapFile, ...] = field(default=(), compare=False)
     """where its rows are: the table's own heap, or those of its partitions"""
+    heaps_later: bool = field(default=False, compare=False)
+    """those were seen later than the columns"""
     version: int = field(default=0, compare=False)
     """of a lake table: up to which version in the change log its columns have followed"""
     meta: MetaNames = field(init=False, compare=False)
@@ -128,7 +130,8 @@ class TableSchema:
             "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
-            "version": self.version, "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps],
+            "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps], "heaps_later": self.heaps_later,
+            "version": self.version,
         }  # fmt: skip
 
     @classmethod
@@ -141,6 +144,7 @@ class TableSchema:
             identity=Identity(data["identity"]),
             partitioned=data["partitioned"],
             version=data.get("version", 0),
+            heaps_later=data.get("heaps_later", False),
             heaps=tuple(HeapFile(*heap) for heap in data.get("heaps", ())),
         )
 

@@ -66,6 +66,27 @@ def test_killed_after_a_lake_commit(project: Project, mirrored: Mirrored) -> Non
     _assert_applied_once(mirrored, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("default", ["", " DEFAULT 5"], ids=["metadata", "rows"])
+def test_killed_after_the_columns_changed_before_the_changes_came(
+    project: Project, mirrored: Mirrored, default: str
+) -> None:
+    """The lake table has columns of a later moment then; changes before it are not written with them."""
+    project.configure(mirrored.database.dsn)
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    mirrored.database.execute(
+        f"ALTER TABLE counters ADD COLUMN x int{default}, ALTER n TYPE bigint; ALTER TABLE counters RENAME n TO m;"
+        "UPDATE counters SET m = m + 1, x = 6 WHERE id > 15"
+    )
+    killed = project.run("run", "--once", env={VARIABLE: faults.LAKE_EVOLVED})
+    assert killed.code == -signal.SIGKILL, killed.all
+    mirrored.catches_up(*TABLES)
+    counters = mirrored.table("counters")
+    assert counters is not None
+    assert counters.changes_applied == 55
+
+
 def test_killed_after_each_manifest_before_it_is_acknowledged(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,7 +38,8 @@ WIDER = {
     "character varying(10)": ("text", "varchar(40)"),
 }  # fmt: skip
 OTHER = {"integer": "text", "numeric(8,2)": "numeric(10,4)", "text": "varchar(2000)"}
-BIG = "repeat(md5(random()::text), 120)"
+BIG = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200))"
+"""a value that PostgreSQL keeps out of line, and leaves out of updates that don't touch it"""
 
 
 @dataclass

@@ -18,8 +18,10 @@ from wal2lake.schema import TableId
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BIG = "repeat(md5('x'), 200)"
-"""a value that PostgreSQL keeps out of line"""
+BIG = "(SELECT string_agg(md5(i::text || k), '') FROM generate_series(1, 200) k)"
+"""a value that PostgreSQL keeps out of line, and leaves out of updates that don't touch it"""
+OUT_OF_LINE = ("add_default", "drop_out_of_line", "swap", "key_to_bigint", "other_key", "several")
+"""kinds whose tables have such values"""
 
 DDL = {
     "add": "ALTER TABLE {t} ADD COLUMN extra text",
@@ -55,11 +57,12 @@ CASES = [(kind, way) for kind in DDL for way in ("inside", "down", *(["idle"] if
 """inside: rows before and after it in its transaction; down: nothing runs, rows come later; idle: no rows"""
 
 
-def _create(database: Database, name: str) -> None:
+def _create(database: Database, kind: str, way: str) -> None:
+    name, big = f"{kind}_{way}", BIG if kind in OUT_OF_LINE else "'small'"
     database.execute(
         f"CREATE TABLE {name} (id int PRIMARY KEY, code int NOT NULL UNIQUE, n int, v varchar(20), f real, "
         f"d numeric(10,2), m1 mood, big text);"
-        f"INSERT INTO {name} SELECT i, -i, i, 'v' || i, i / 3.0, i / 4.0, 'sad', {BIG} FROM generate_series(1, 6) i"
+        f"INSERT INTO {name} SELECT i, -i, i, 'v' || i, i / 3.0, i / 4.0, 'sad', {big} FROM generate_series(1, 6) i"
     )
 
 
@@ -96,8 +99,8 @@ def altered(
     """All tables, altered in all ways, most of them under a running mirror."""
     with fresh_database(server) as database:
         database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-        for name in NAMES:
-            _create(database, name)
+        for kind, way in CASES:
+            _create(database, kind, way)
         mirrored = Mirrored(database, tmp_path_factory.mktemp("ddl") / "lake", spark)
         mirrored.catches_up(*NAMES)
         for kind, way in CASES:
@@ -156,7 +159,7 @@ def test_a_change_that_cannot_be_followed_stops_where_that_is_wanted(mirrored: M
     mirrored.database.execute("DELETE FROM other WHERE id = 2")
     stopped = missed(mirrored.once())
     assert set(stopped) == {"t"}
-    assert "column n became text, was integer" in str(stopped["t"].error)
+    assert "column n became text, was int" in str(stopped["t"].error)
     assert "wal2lake tables resync" in str(stopped["t"].remedy)
     mirrored.equal("other")
     mirrored.resync("t")

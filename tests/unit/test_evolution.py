@@ -153,6 +153,10 @@ def test_rows_that_were_written_anew_have_values_that_no_default_tells() -> None
     rewritten = replace(table(ID, N, column("x", 3)), heaps=(HeapFile(7, 101),))
     with pytest.raises(Incompatible, match="column x was added with values of its own"):
         require_fillable(LAKE, follow(LAKE, rewritten))
+    later = replace(rewritten, heaps_later=True)
+    assert follow(LAKE, later).heaps == LAKE.heaps
+    with pytest.raises(Incompatible, match="column x was added with values of its own"):
+        require_fillable(LAKE, follow(LAKE, later))
     generated = table(ID, N, column("x", 3, missing_known=False))
     with pytest.raises(Incompatible, match="column x"):
         require_fillable(LAKE, follow(LAKE, generated))

@@ -124,7 +124,7 @@ class Resolver:
             order = {name: place for place, name in enumerate(known[0].names)}
             columns.sort(key=lambda column: order.get(column.name, len(order)))
         heaps = current.heaps if current is not None else ()
-        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned, heaps)
+        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned, heaps, heaps_later=True)
         return replace(schema, key=_message_key(relation, known))
 
 

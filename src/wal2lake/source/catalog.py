@@ -7,7 +7,8 @@ generated columns are in it only where the server publishes them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,13 +89,23 @@ def quoted(name: TableId) -> str:
 
 def tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
     """Tables by oid as the catalog has them now; those that no longer exist are left out."""
+    with _one_moment(conn):
+        return _tables(conn, oids)
+
+
+@contextmanager
+def _one_moment(conn: Connection) -> Iterator[None]:
+    """All questions to the catalog see one moment: a table, its columns and its files belong together."""
     with explained("reading", "the catalog"), conn.transaction():
-        # One snapshot for both queries, so that a table and its columns are of one moment.
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        rows = conn.execute(query("tables"), {"oids": list(oids)}).fetchall()
-        columns: defaultdict[int, list[CatalogColumn]] = defaultdict(list)
-        for row in conn.execute(query("columns"), {"oids": list(oids)}):
-            columns[row[0]].append(CatalogColumn(*row[1:]))
+        yield
+
+
+def _tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
+    rows = conn.execute(query("tables"), {"oids": list(oids)}).fetchall()
+    columns: defaultdict[int, list[CatalogColumn]] = defaultdict(list)
+    for row in conn.execute(query("columns"), {"oids": list(oids)}):
+        columns[row[0]].append(CatalogColumn(*row[1:]))
     return {
         oid: CatalogTable(
             oid, TableId(schema, name), relkind, Identity(identity), tuple(primary), tuple(by_index), root,
@@ -130,11 +141,12 @@ def describe(
     conn: Connection, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None
 ) -> dict[int, TableSchema]:
     """Schemas of tables (roots where partitioned) by oid; those that no longer exist are left out."""
-    found = tables(conn, oids)
-    of_root = leaves(conn, list(found))
-    parts_of = {oid: of_root[oid] for oid, table in found.items() if table.partitioned}
-    below = tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
-    known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
+    with _one_moment(conn):
+        found = _tables(conn, oids)
+        of_root = leaves(conn, list(found))
+        parts_of = {oid: of_root[oid] for oid, table in found.items() if table.partitioned}
+        below = _tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
+        known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
     wanted = overrides_by_table(overrides or {})
     schemas = {}
     for oid, table in found.items():
