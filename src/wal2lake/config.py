@@ -116,6 +116,9 @@ class SourceConfig(_Section):
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )
     streaming: bool = Field(True, description="Take large transactions in while they run, before they commit.")
+    failover: bool = Field(
+        False, description="Make slots that standbys keep too, so that a failover loses none (PostgreSQL 17 and newer)."
+    )
 
 
 class LakeConfig(_Section):
@@ -146,6 +149,14 @@ class SparkConfig(_Section):
         description="Spark configuration, passed on as it is.",
         examples=[{"spark.driver.memory": "2g"}],
     )
+
+    apply_workers: int | None = Field(
+        None,
+        ge=1,
+        description="Tables that are written at the same time, of all groups; none: one for each core.",
+        examples=[4],
+    )
+    copy_workers: int = Field(2, ge=1, description="Tables that are copied at the same time, of all groups.")
 
 
 class StateConfig(_Section):
@@ -181,6 +192,9 @@ class MaintenanceConfig(_Section):
     snapshots_kept: int = Field(100, ge=1, description="Newest versions that stay readable whatever their age.")
 
 
+OnRename = Literal["keep", "rename"]
+
+
 class GroupConfig(_Section):
     """Tables that share one slot, one publication and one capture process."""
 
@@ -196,11 +210,24 @@ class GroupConfig(_Section):
     )
     flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log.")
     flush_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, description="Bytes that cut a manifest sooner.")
+    on_rename: OnRename = Field(
+        "keep", description="What a rename of a source table does to its lake table: keep its name, or rename it too."
+    )
 
 
 class TableConfig(_Section):
     """Settings of one table, under its name."""
 
+    target: TableName | None = Field(
+        None,
+        description="Name of the lake table when it is first made; none: the table's own.",
+        examples=["sales.orders"],
+    )
+    on_rename: OnRename | None = Field(
+        None,
+        description="What a rename of the source table does to the lake table; none: as the group says.",
+        examples=["rename"],
+    )
     types: dict[str, Annotated[LakeType, BeforeValidator(_lake_type)]] = Field(
         default_factory=dict,
         description="Lake types of single columns, where the type table's own is not wanted.",
