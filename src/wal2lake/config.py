@@ -319,7 +319,7 @@ def variables() -> Iterator[str]:
 def load_config(file: str | Path | None = None) -> Config:
     """Read a configuration file (`wal2lake.toml` if there is one) and the environment."""
     path = Path(file) if file is not None else Path(DEFAULT_FILE)
-    data = _read(path) if file is not None or path.exists() else {}
+    data = read_file(file)
     _refuse_unknown_variables(os.environ)
     try:
         config = Config(**data)
@@ -332,6 +332,12 @@ def load_config(file: str | Path | None = None) -> Config:
     base = path.parent if data else Path()
     lake = config.lake.model_copy(update={"path": str((base / config.lake.path).resolve())})
     return config.model_copy(update={"lake": lake})
+
+
+def read_file(file: str | Path | None = None) -> dict[str, Any]:
+    """What a configuration file says, unjudged; nothing if none is named and there is no `wal2lake.toml`."""
+    path = Path(file) if file is not None else Path(DEFAULT_FILE)
+    return _read(path) if file is not None or path.exists() else {}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -176,6 +176,12 @@ class Mirror:
         with self._commands(reading=True) as commands:
             return commands.groups()
 
+    def stored_groups(self) -> tuple[GroupConfig, ...]:
+        """The groups that commands made."""
+        with self._store() as store:
+            wishes = store.group_wishes() if store.exists() and store.up_to_date else {}
+        return groups_of(self._config, wishes)[len(self._config.groups) :]
+
     def create_group(self, group: GroupWish) -> None:
         """Make a group that is kept in the state store."""
         with self._commands() as commands:

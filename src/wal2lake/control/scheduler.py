@@ -398,6 +398,9 @@ class GroupScheduler:
             applied = table.applied
             if not table.active or table.job is not None or applied is None or table.resync:
                 continue
+            if self._tables.get(table.schema.oid) is not table:
+                # It stood in line when it was let go of, and is somebody else's by now.
+                continue
             if (new := self._naming.renamed(table.schema, table.target, table.wish)) is not None:
                 self._applies.start(table, partial(self._rename, applied, new))
                 continue
