@@ -218,7 +218,7 @@ def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mi
     with mirrored.running():
         mirrored.is_streaming("a", "b")
         mirror.create_group(GroupWish("second", True, flush_interval=0.1))
-        wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, lambda: mirror.groups())
+        wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, mirror.groups)
         _write(mirrored, "a", "b", first=101)
         mirror.move(["public.a"], "second")
         for number in range(102, 110):
@@ -233,7 +233,7 @@ def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mi
         wait_until(
             lambda: _group_state(mirror, "second") == "DISABLED" and _holder(mirror, "second") is None,
             PATIENCE,
-            lambda: mirror.groups(),
+            mirror.groups,
         )
         _write(mirrored, "a", first=121)
         mirror.enable_group("second")

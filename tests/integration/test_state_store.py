@@ -94,7 +94,7 @@ def test_a_store_of_the_second_version_keeps_its_tables_and_their_lake_tables(da
         " DROP COLUMN replaces, DROP COLUMN resync_round;"
         "UPDATE wal2lake.version SET version = 2"
     )
-    assert not store.up_to_date
+    assert store.version() == 2
     assert store.tables() == [replace(TABLE, target=None)]
     store.create()
     assert store.up_to_date
@@ -110,7 +110,7 @@ def test_a_table_is_claimed_by_one_group(store: StateStore) -> None:
     assert [record.group for record in store.tables()] == ["default"]
     assert list(store.wanted_resyncs("default")) == [TABLE.oid]
     store.forget_tables("default", [TABLE.oid])
-    assert store.claim_tables([other], copied=False) == {TABLE.oid}
+    assert store.claim_tables([other], copy=False) == {TABLE.oid}
     assert store.wanted_resyncs("other") == {}
 
 

@@ -100,7 +100,7 @@ class Catalogue:
                 new[schema.oid] = record
         claims = [record for oid, record in new.items() if not arrives(wishes.get(oid), self._group)]
         claimed = self._store.claim_tables([record for record in claims if record.replaces is None])
-        claimed |= self._store.claim_tables([record for record in claims if record.replaces is not None], copied=False)
+        claimed |= self._store.claim_tables([record for record in claims if record.replaces is not None], copy=False)
         refused = {record.oid for record in claims} - claimed
         for oid in refused - self._told:
             self._told.add(oid)

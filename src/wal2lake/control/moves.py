@@ -79,7 +79,7 @@ class Moves:
             at = replace(found, lsn=position, manifest=manifest)
             if continues(at, self._log.start):
                 applied = self._lake.restate(at, source_id)
-        self._store.claim_tables([table.record], copied=applied is not None)
+        self._store.claim_tables([table.record], copy=applied is None)
         # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
         self._store.end_move(oid)
         return table, applied

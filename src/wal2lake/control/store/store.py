@@ -147,10 +147,10 @@ class StateStore(Wishes, History):
             with self.use() as connection:
                 connection.execute(_SAVE_TABLES, [Jsonb(values)])
 
-    def claim_tables(self, tables: Iterable[TableRecord], copied: bool = True) -> set[int]:
+    def claim_tables(self, tables: Iterable[TableRecord], copy: bool = True) -> set[int]:
         """Write records of tables that are new here; a table that any group has stays that group's. The claimed ones.
 
-        They want a first copy, unless `copied` says that they need none.
+        They want a first copy, unless `copy` is False.
         """
         values = [_table_values(table) for table in tables]
         if not values:
@@ -159,7 +159,7 @@ class StateStore(Wishes, History):
             connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", [LOCK_CLASS])
             rows = connection.execute(_CLAIM_TABLES, [Jsonb(values)]).fetchall()
             claimed = {int(row["oid"]) for row in rows}
-            if not copied:
+            if not copy:
                 connection.execute(
                     "UPDATE wal2lake.tables SET resync_wanted = NULL WHERE oid = ANY (%s::oid[])", [list(claimed)]
                 )
