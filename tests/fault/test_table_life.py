@@ -15,7 +15,7 @@ from waiting import wait_until
 from wal2lake.control.store import GroupWish, HistoryEntry
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
-from wal2lake.mirror import Mirror
+from wal2lake.mirror import Mirror, RunOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -246,6 +246,52 @@ def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mi
         slots = "SELECT array_agg(slot_name::text) FROM pg_replication_slots WHERE database = current_database()"
         assert mirrored.database.value(slots) == [mirrored.slot]
         assert mirrored.database.value("SELECT count(*) FROM pg_publication") == 1
+
+
+def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothing(mirrored: Mirrored) -> None:
+    place, aside = mirrored.lake / "public" / "b", mirrored.lake / "aside"
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        place.rename(aside)
+        _write(mirrored, "a", "b", first=101)
+        failed = mirrored.fails("b")
+        assert failed.retry_at is not None
+        for number in (102, 103):
+            _write(mirrored, "a", "b", first=number)
+            mirrored.follows("a")
+            mirrored.slot_passes(mirrored.now())
+    # The waiting time is kept over a restart; a command ends it.
+    with mirrored.running():
+        mirrored.is_streaming("a")
+        kept = mirrored.fails("b")
+        assert kept.retry_at == failed.retry_at, (kept, failed)
+        if place.exists():
+            raise AssertionError("something was made in the place of the lake table")
+        aside.rename(place)
+        _mirror(mirrored).resume(["public.b"])
+        mirrored.follows("a", "b")
+        table = mirrored.table("b")
+        assert table is not None and table.error is None and table.retry_at is None
+    assert "ERRORED" in _moves(_mirror(mirrored).history("public.b"))
+
+
+def test_a_gap_is_mended_by_itself_where_that_is_asked_for(mirrored: Mirrored) -> None:
+    mirrored.catches_up("a", "b")
+    _write(mirrored, "a", "b", first=101)
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
+    _write(mirrored, "a", "b", first=102)
+    result = Mirror(mirrored.config, mirrored.spark).run_once(options=RunOptions(resync_on_gap=True))
+    assert result.ok, result.missed
+    mirrored.equal("a", "b")
+    _write(mirrored, "a", "b", first=103)
+    mirrored.catches_up("a", "b")
+
+
+def test_slots_are_made_for_failover_where_that_is_configured(mirrored: Mirrored) -> None:
+    mirrored.configure(source={"failover": True})
+    mirrored.catches_up("a", "b")
+    failover = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    assert mirrored.database.value(failover, [mirrored.slot]) is True
 
 
 def _group_state(mirror: Mirror, name: str) -> str | None:
