@@ -132,6 +132,7 @@ class Disturber:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 900)
 def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:

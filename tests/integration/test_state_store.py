@@ -141,9 +141,39 @@ def test_a_hand_over_is_one_step(store: StateStore) -> None:
     (wish,) = store.table_wishes().values()
     assert (wish.handover_lsn, wish.handed_lsn) == (Lsn(5), Lsn(8))
     assert store.tables() == []
-    store.end_move(TABLE.oid)
+    moved = replace(TABLE, group="new")
+    assert not store.take_over(replace(TABLE, group="third"))
+    assert store.take_over(moved) and store.take_over(moved), "it may be taken over again after a crash"
+    assert list(store.wanted_resyncs("new")) == [TABLE.oid], "a fresh copy, unless it is known to need none"
+    assert store.end_take_over(TABLE.oid, "new", copied=True)
+    assert not store.end_take_over(TABLE.oid, "new", copied=True)
+    assert store.wanted_resyncs("new") == {}
     (wish,) = store.table_wishes().values()
     assert (wish.group, wish.moving_from, wish.handover_lsn, wish.handed_lsn) == ("new", None, None, None)
+
+
+def test_a_lake_table_is_dropped_only_while_that_is_wanted(store: StateStore) -> None:
+    dropped: list[int] = []
+    store.wish(7, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.wish(8, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.wish(8, TABLE.id, {"wanted": True})
+    for oid in (7, 7, 8):
+        store.drop_lake(oid, lambda oid=oid: dropped.append(oid))  # type: ignore[misc]
+    assert dropped == [7]
+
+
+def test_a_dropped_group_lets_tables_stay_that_were_to_come_and_gives_up_those_that_go(store: StateStore) -> None:
+    for oid, wish in {
+        1: {"group": "going", "moving_from": "default"},
+        2: {"group": "default", "moving_from": "going"},
+        3: {"group": "going"},
+    }.items():
+        store.wish(oid, TABLE.id, {"wanted": True, **wish})
+    store.forget_group("going")
+    wishes = store.table_wishes()
+    assert set(wishes) == {1, 2}
+    assert (wishes[1].group, wishes[1].moving_from) == ("default", None)
+    assert (wishes[2].group, wishes[2].moving_from, wishes[2].handed_lsn) == ("default", "going", Lsn(0))
 
 
 def test_the_history_of_a_table_is_bounded_and_found_by_any_of_its_names(store: StateStore) -> None:

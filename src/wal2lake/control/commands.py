@@ -87,6 +87,11 @@ class Commands:
     def _may_add(
         self, table: FoundTable, wish: TableWish | None, records: Iterable[TableRecord], group: str | None
     ) -> None:
+        if wish is not None and wish.moving_from is not None:
+            raise CommandRefused(
+                object=str(table.id), cause=f"it is on its way from group {wish.moving_from} to {wish.group}",
+                remedy="see: wal2lake tables list",
+            )  # fmt: skip
         record = next((record for record in records if record.oid == table.oid), None)
         if record is None or (wish is not None and wish.wanted is False):
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..changelog import ChangeLog
 from ..errors import Wal2LakeError
@@ -30,6 +30,16 @@ from .tables import TableRun, continues
 from .wanting import arrives, leaves
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How taking over a table ended."""
+
+    table: TableRun
+    ours: bool
+    applied: Applied | None = None
+    """where it goes on; None: with a fresh copy"""
 
 
 class Moves:
@@ -51,6 +61,9 @@ class Moves:
         """Name the position from which on arriving tables are captured completely. On any thread."""
         mine = [wish for wish in wanted.wishes.values() if arrives(wish, self._group) or leaves(wish, self._group)]
         self.under_way = bool(mine)
+        coming = {wish.oid for wish in mine if arrives(wish, self._group)}
+        # A table that comes again later is published anew, and so is its moment.
+        self._moments = {oid: moment for oid, moment in self._moments.items() if oid in coming}
         for wish in mine:
             table = self._tables.get(wish.oid)
             if wish.handover_lsn is not None or table is None or not table.arriving:
@@ -68,10 +81,12 @@ class Moves:
             if table.arriving and table.wish is not None and table.wish.handed_lsn is not None
         ]
 
-    def take_over(self, table: TableRun, manifest: int) -> tuple[TableRun, Applied | None]:
+    def take_over(self, table: TableRun, manifest: int) -> Taken:
         """Continue a lake table from where the other group left it, or find that it needs a fresh copy."""
         oid, source_id = table.schema.oid, self._source.table_id(table.schema.oid)
         position = table.wish.handed_lsn if table.wish is not None else None
+        if not self._store.take_over(table.record):
+            return Taken(table, False)
         found = self._lake.applied(table.target, source_id) if position else None
         applied: Applied | None = None
         if found is not None and position is not None and found.lsn <= position:
@@ -79,15 +94,15 @@ class Moves:
             at = replace(found, lsn=position, manifest=manifest)
             if continues(at, self._log.start):
                 applied = self._lake.restate(at, source_id)
-        self._store.claim_tables([table.record], copy=applied is None)
         # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
-        self._store.end_move(oid)
-        return table, applied
+        return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied)
 
-    def taken(self, result: tuple[TableRun, Applied | None]) -> None:
-        table, applied = result
+    def taken(self, result: Taken) -> None:
+        table, applied = result.table, result.applied
+        if not result.ours or self._tables.get(table.schema.oid) is not table:
+            # Something else was asked for meanwhile; the next look says what.
+            return
         table.arriving, table.dirty = False, True
-        self._moments.pop(table.schema.oid, None)
         if table.wish is not None:
             table.wish = replace(table.wish, moving_from=None, handover_lsn=None, handed_lsn=None)
         if applied is None:

@@ -108,6 +108,10 @@ class Roster:
             if oid in self._let_go:
                 continue
             table, asked, wish = self._tables.get(oid), wanted.resyncs.get(oid), wanted.wishes.get(oid)
+            if table is not None and table.arriving and not arrives(wish, self._group):
+                # It came in another way than it was expected.
+                self._awake.pop(oid, None)
+                table = None
             if table is None:
                 table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self._group))
                 self._tables[oid] = table

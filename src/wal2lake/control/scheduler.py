@@ -301,9 +301,9 @@ class GroupScheduler:
 
     def _drop_lake(self, wish: TableWish) -> None:
         target = wish.target or wish.id
-        self._lake.drop(target, self._source.table_id(wish.oid))
-        self._store.lake_dropped(wish.oid)
-        log.info("dropped lake table %s", target)
+        source_id = self._source.table_id(wish.oid)
+        if self._store.drop_lake(wish.oid, lambda: self._lake.drop(target, source_id)):
+            log.info("dropped lake table %s", target)
 
     def _move(self) -> None:
         """Tables that come from other groups or go to them."""

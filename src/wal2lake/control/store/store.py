@@ -22,7 +22,7 @@ from .history import History
 from .layout import CREATE, LATEST, UPGRADES
 from .lease import LOCK_CLASS, holder
 from .records import GroupRecord, TableRecord
-from .wishes import Wishes
+from .wishes import Wishes, handed_to
 
 _FIELDS = """"group" text, oid oid, schema text, name text, state text, mode text, applied_lsn pg_lsn, rows bigint,
     changes_applied bigint, last_commit_at timestamptz, behind_since timestamptz, error text, remedy text,
@@ -164,6 +164,19 @@ class StateStore(Wishes, History):
                     "UPDATE wal2lake.tables SET resync_wanted = NULL WHERE oid = ANY (%s::oid[])", [list(claimed)]
                 )
         return claimed
+
+    def take_over(self, table: TableRecord) -> bool:
+        """Claim a table that was handed over to its group. It wants a fresh copy until `end_take_over` knows better.
+
+        False if somebody has asked for something else meanwhile.
+        """
+        with self.use() as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", [LOCK_CLASS])
+            if not handed_to(connection, table.oid, table.group):
+                return False
+            connection.execute(_CLAIM_TABLES, [Jsonb([_table_values(table)])])
+            row = connection.execute("SELECT group_name FROM wal2lake.tables WHERE oid = %s", [table.oid]).fetchone()
+        return row is not None and row["group_name"] == table.group
 
     def forget_tables(self, group: str, oids: Iterable[int]) -> None:
         with self.use() as connection:

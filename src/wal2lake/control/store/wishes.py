@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from psycopg import sql
 
 from ...position import Lsn
 from ...schema import TableId
-from .connection import StoreSession, lsn, table_id, text
+from .connection import Session, StoreSession, lsn, table_id, text
 from .records import GroupWish, TableWish
 
 
@@ -53,9 +53,17 @@ class Wishes(StoreSession):
                     "UPDATE wal2lake.tables SET retry_at = now() WHERE oid = %s AND retry_at IS NOT NULL", [oid]
                 )
 
-    def lake_dropped(self, oid: int) -> None:
-        with self.use() as connection:
+    def drop_lake(self, oid: int, drop: Callable[[], object]) -> bool:
+        """Drop the lake table of a removed table, if that is still wanted; whoever adds it again waits for the end."""
+        with self.use() as connection, connection.transaction():
+            row = connection.execute(
+                "SELECT 1 FROM wal2lake.table_wishes WHERE oid = %s AND drop_lake AND NOT wanted FOR UPDATE", [oid]
+            ).fetchone()
+            if row is None:
+                return False
+            drop()
             connection.execute("UPDATE wal2lake.table_wishes SET drop_lake = false WHERE oid = %s", [oid])
+        return True
 
     # ---- a table on its way from one group to another
 
@@ -72,8 +80,21 @@ class Wishes(StoreSession):
             )
             connection.execute("DELETE FROM wal2lake.tables WHERE oid = %s AND group_name = %s", [oid, group])
 
-    def end_move(self, oid: int) -> None:
-        self._of_move(oid, "moving_from = NULL, handover_lsn = NULL, handed_lsn = NULL", [], "true")
+    def end_take_over(self, oid: int, group: str, copied: bool) -> bool:
+        """The lake table is this group's to continue; False if somebody has asked for something else meanwhile."""
+        with self.telling() as connection:
+            if not handed_to(connection, oid, group):
+                return False
+            if copied:
+                connection.execute(
+                    "UPDATE wal2lake.tables SET resync_wanted = NULL WHERE oid = %s AND group_name = %s", [oid, group]
+                )
+            connection.execute(
+                "UPDATE wal2lake.table_wishes SET moving_from = NULL, handover_lsn = NULL, handed_lsn = NULL"
+                " WHERE oid = %s",
+                [oid],
+            )
+        return True
 
     def _of_move(self, oid: int, change: str, values: list[Any], condition: str) -> None:
         with self.telling() as connection:
@@ -118,12 +139,30 @@ class Wishes(StoreSession):
     def forget_group(self, name: str) -> None:
         """Nothing is known of a group any more; its tables are nobody's."""
         with self.telling() as connection:
+            # Tables on their way to it stay where they are; those on their way from it are copied where they go.
+            connection.execute(
+                "UPDATE wal2lake.table_wishes SET group_name = moving_from, moving_from = NULL, handover_lsn = NULL"
+                " WHERE group_name = %s AND moving_from IS NOT NULL AND handed_lsn IS NULL",
+                [name],
+            )
+            connection.execute(
+                "UPDATE wal2lake.table_wishes SET handed_lsn = '0/0' WHERE moving_from = %s AND handed_lsn IS NULL",
+                [name],
+            )
             connection.execute("DELETE FROM wal2lake.group_wishes WHERE name = %s", [name])
             connection.execute("DELETE FROM wal2lake.tables WHERE group_name = %s", [name])
             connection.execute("DELETE FROM wal2lake.groups WHERE name = %s", [name])
-            connection.execute(
-                "DELETE FROM wal2lake.table_wishes WHERE group_name = %s AND wanted AND moving_from IS NULL", [name]
-            )
+            connection.execute("DELETE FROM wal2lake.table_wishes WHERE group_name = %s AND wanted", [name])
+
+
+def handed_to(connection: Session, oid: int, group: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM wal2lake.table_wishes"
+        " WHERE oid = %s AND group_name = %s AND wanted AND moving_from IS NOT NULL AND handed_lsn IS NOT NULL"
+        " FOR UPDATE",
+        [oid, group],
+    ).fetchone()
+    return row is not None
 
 
 def _table_wish(row: dict[str, Any]) -> TableWish:
