@@ -2,9 +2,10 @@
 
 RUN := .venv/bin/python
 ROUNDS ?= 20
+SECONDS ?= 600
 SEED ?=
 
-.PHONY: help setup demo test test-slow kill-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo test test-slow kill-test life-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,6 +27,9 @@ kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repea
 
 ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_ddl.py
+
+life-test: setup ## tables and groups come and go at random under load; SECONDS=600, SEED= repeats one
+	WAL2LAKE_TEST_SECONDS=$(SECONDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_life.py
 
 proof-million: setup ## a million rows copied, a hundred thousand changes followed
 	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k million

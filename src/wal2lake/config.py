@@ -116,6 +116,9 @@ class SourceConfig(_Section):
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )
     streaming: bool = Field(True, description="Take large transactions in while they run, before they commit.")
+    failover: bool = Field(
+        False, description="Make slots that standbys keep too, so that a failover loses none (PostgreSQL 17 and newer)."
+    )
 
 
 class LakeConfig(_Section):
@@ -146,6 +149,14 @@ class SparkConfig(_Section):
         description="Spark configuration, passed on as it is.",
         examples=[{"spark.driver.memory": "2g"}],
     )
+
+    apply_workers: int | None = Field(
+        None,
+        ge=1,
+        description="Tables that are written at the same time, of all groups; none: one for each core.",
+        examples=[4],
+    )
+    copy_workers: int = Field(2, ge=1, description="Tables that are copied at the same time, of all groups.")
 
 
 class StateConfig(_Section):
@@ -183,6 +194,7 @@ class MaintenanceConfig(_Section):
 
 OnDrop = Literal["drop", "keep"]
 OnIncompatible = Literal["resync", "stop"]
+OnRename = Literal["keep", "rename"]
 
 
 class GroupConfig(_Section):
@@ -207,11 +219,24 @@ class GroupConfig(_Section):
         "resync",
         description="A change of columns that a lake table can't follow: resync copies it anew, stop waits.",
     )
+    on_rename: OnRename = Field(
+        "keep", description="What a rename of a source table does to its lake table: keep its name, or rename it too."
+    )
 
 
 class TableConfig(_Section):
     """Settings of one table, under its name."""
 
+    target: TableName | None = Field(
+        None,
+        description="Name of the lake table when it is first made; none: the table's own.",
+        examples=["sales.orders"],
+    )
+    on_rename: OnRename | None = Field(
+        None,
+        description="What a rename of the source table does to the lake table; none: as the group says.",
+        examples=["rename"],
+    )
     types: dict[str, Annotated[LakeType, BeforeValidator(_lake_type)]] = Field(
         default_factory=dict,
         description="Lake types of single columns, where the type table's own is not wanted.",
@@ -307,7 +332,7 @@ def variables() -> Iterator[str]:
 def load_config(file: str | Path | None = None) -> Config:
     """Read a configuration file (`wal2lake.toml` if there is one) and the environment."""
     path = Path(file) if file is not None else Path(DEFAULT_FILE)
-    data = _read(path) if file is not None or path.exists() else {}
+    data = read_file(file)
     _refuse_unknown_variables(os.environ)
     try:
         config = Config(**data)
@@ -320,6 +345,12 @@ def load_config(file: str | Path | None = None) -> Config:
     base = path.parent if data else Path()
     lake = config.lake.model_copy(update={"path": str((base / config.lake.path).resolve())})
     return config.model_copy(update={"lake": lake})
+
+
+def read_file(file: str | Path | None = None) -> dict[str, Any]:
+    """What a configuration file says, unjudged; nothing if none is named and there is no `wal2lake.toml`."""
+    path = Path(file) if file is not None else Path(DEFAULT_FILE)
+    return _read(path) if file is not None or path.exists() else {}
 
 
 def _read(path: Path) -> dict[str, Any]:

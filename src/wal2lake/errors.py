@@ -9,11 +9,12 @@
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
-    │   ├── CopyFailed           ├── CopyNeeded     └── ForeignTable
+    │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   └── TableRecreated
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
     │   ├── CommitFailed         └── CommitUnknown
-    └── GroupHeld                another process runs this group
+    ├── GroupHeld                another process runs this group
+    └── CommandRefused           what a command asks for can't be had
 
 The docstring of an error is its message, the `remedy` says what to do, both with the fields that it was raised with.
 Row values never appear in either; keys may.
@@ -180,6 +181,12 @@ class ForeignTable(TableError):
     remedy_text = "rename or drop that lake table, or choose another [lake] path"
 
 
+class TableRecreated(TableError):
+    """{table}: it was dropped and made anew at the source; lake table {lake_table} has the rows of the former one"""
+
+    remedy_text = "put the new table's rows in their place with: wal2lake tables resync '{table}'"
+
+
 class LakeError(Wal2LakeError):
     """the lake: {operation} failed: {cause}"""
 
@@ -213,6 +220,12 @@ class GroupHeld(Wal2LakeError):
 
     remedy_text = "stop that process first; one process at a time runs a group"
     kind = Kind.TRANSIENT
+
+
+class CommandRefused(Wal2LakeError):
+    """{object}: {cause}"""
+
+    remedy_text = "see: wal2lake --help"
 
 
 _STORAGE = frozenset({

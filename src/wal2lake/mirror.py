@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,8 +21,9 @@ from .changelog import ChangeLog
 from .config import Config, GroupConfig
 from .control.preflight import Finding
 from .control.preflight import check as preflight
-from .control.state import Mode, TableState
-from .control.store import GroupLease, StateStore, TableRecord
+from .control.state import GroupState, Mode, TableState
+from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
+from .control.wanting import enabled, groups_of
 from .errors import TableMissing, Wal2LakeError
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
@@ -33,7 +34,7 @@ from .source.database import Source
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # noqa: TID251 - for the type alone
 
-    from .control.scheduler import GroupScheduler
+    from .control.commands import Commands, GroupSummary
     from .lake import Lake
     from .observe.tail import Change
 
@@ -52,18 +53,26 @@ class OnceResult:
         return not self.missed
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    groups: tuple[str, ...] = ()
+    """the groups to run; none: all"""
+    resync_on_gap: bool = False
+    """copy tables anew when the stream has a gap, without being asked"""
+
+
 class Mirror:
     def __init__(self, config: Config, spark: SparkSession | None = None, progress: Progress | None = None) -> None:
         self._config, self._spark = config, spark
         self._progress: Progress = progress or Silent()
 
-    def run(self, stop: threading.Event | None = None) -> None:
+    def run(self, stop: threading.Event | None = None, options: RunOptions | None = None) -> None:
         """Mirror until `stop` is set."""
-        self._run(stop or threading.Event(), once=False)
+        self._run(stop or threading.Event(), False, options or RunOptions())
 
-    def run_once(self, stop: threading.Event | None = None) -> OnceResult:
+    def run_once(self, stop: threading.Event | None = None, options: RunOptions | None = None) -> OnceResult:
         """Copy what is pending, and bring all that was committed before the start into the lake."""
-        records = self._run(stop or threading.Event(), once=True)
+        records = self._run(stop or threading.Event(), True, options or RunOptions())
         now = datetime.now(UTC)
         tables = [_table_status(record, None, now) for record in records]
         done = {TableState.CATCHUP, TableState.STREAMING, TableState.PAUSED}
@@ -78,11 +87,13 @@ class Mirror:
             known = store.exists()
             groups = {record.name: record for record in store.groups()} if known else {}
             records = store.tables() if known else []
-            holders = {group.name: store.holder(group.name) for group in self._config.groups}
+            wishes = store.group_wishes() if known and store.up_to_date else {}
+            configured = groups_of(self._config, wishes)
+            holders = {group.name: store.holder(group.name) for group in configured}
         now = datetime.now(UTC)
         statuses: list[GroupStatus] = []
         tables: list[TableStatus] = []
-        for group in self._config.groups:
+        for group in configured:
             with self._source(group) as source:
                 place = source.standing()
                 mine = [r for r in records if r.group == group.name] or _unstarted(source, group)
@@ -97,7 +108,7 @@ class Mirror:
             statuses.append(
                 GroupStatus(
                     name=group.name,
-                    state=record.state.value if record is not None and running else "STOPPED",
+                    state=_group_state(record, running, enabled(group, wishes)),
                     slot=source.slot_name,
                     capture=group.capture,
                     received_lsn=place.received_lsn,
@@ -123,13 +134,68 @@ class Mirror:
         """What stands in the way, object by object, with the fix."""
         return preflight(self._config)
 
-    def resync(self, names: Sequence[str] = (), all: bool = False) -> tuple[str, ...]:
+    def resync(self, names: Sequence[str] = (), all: bool = False, together: bool = False) -> tuple[str, ...]:
         """Ask for fresh copies of tables; a run that is active begins at once, otherwise the next one does."""
+        with self._commands() as commands:
+            return commands.resync(names, all, together)
+
+    def add(
+        self, names: Sequence[str], group: str | None = None, copy: bool = True, target: str | None = None
+    ) -> tuple[str, ...]:
+        """Mirror tables from now on, beside those that the configuration wants."""
+        with self._commands() as commands:
+            return commands.add(names, group, copy, target)
+
+    def remove(self, names: Sequence[str], drop_lake: bool = False) -> tuple[str, ...]:
+        """Mirror tables no more, whatever the configuration wants; their lake tables stay, or go."""
+        with self._commands() as commands:
+            return commands.remove(names, drop_lake)
+
+    def pause(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Let tables be as they are; their changes are kept in the change log."""
+        with self._commands() as commands:
+            return commands.pause(names)
+
+    def resume(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Go on with paused tables, and try those at once that wait after an error."""
+        with self._commands() as commands:
+            return commands.resume(names)
+
+    def move(self, names: Sequence[str], group: str) -> tuple[str, ...]:
+        """Mirror tables in another group, without a fresh copy where that is exact."""
+        with self._commands() as commands:
+            return commands.move(names, group)
+
+    def history(self, name: str) -> tuple[HistoryEntry, ...]:
+        """The last things that happened to a table, oldest first."""
+        with self._commands(reading=True) as commands:
+            return tuple(commands.history(name))
+
+    def groups(self) -> tuple[GroupSummary, ...]:
+        """All groups, those of the configuration first."""
+        with self._commands(reading=True) as commands:
+            return commands.groups()
+
+    def stored_groups(self) -> tuple[GroupConfig, ...]:
+        """The groups that commands made."""
         with self._store() as store:
-            records = store.tables() if store.exists() else []
-            wanted = records if all else _named(records, names)
-            store.want_resync(wanted)
-        return tuple(str(record.id) for record in wanted)
+            wishes = store.group_wishes() if store.exists() and store.up_to_date else {}
+        return groups_of(self._config, wishes)[len(self._config.groups) :]
+
+    def create_group(self, group: GroupWish) -> None:
+        """Make a group that is kept in the state store."""
+        with self._commands() as commands:
+            commands.create_group(group)
+
+    def drop_group(self, name: str) -> bool:
+        """Drop a group with its slot and publication; whether it is gone. A run that is active may take longer."""
+        with self._commands() as commands:
+            return commands.drop_group(name, _wait)
+
+    def enable_group(self, name: str, enabled: bool = True) -> None:
+        """Have a group run, or not: then its slot stays, and holds the WAL."""
+        with self._commands() as commands:
+            commands.enable_group(name, enabled)
 
     def tail(self, names: Sequence[str] = (), lines: int = 10, stop: threading.Event | None = None) -> Iterator[Change]:
         """The last changes that the change log still holds, then each new one until `stop`; without it no new ones."""
@@ -145,33 +211,51 @@ class Mirror:
     def teardown(self) -> None:
         """Drop slots, publications and our schema, and the change log; lake tables stay as they are."""
         with self._store() as store:
-            for group in self._config.groups:
-                lease = GroupLease(store.dsn, group.name)
-                lease.take()
-                try:
-                    with self._source(group) as source:
-                        source.drop_slot()
-                        source.drop_publication()
-                    ChangeLog(self._config.changelog_path, group.name).remove()
-                finally:
-                    lease.release()
+            from .control.dropping import drop_group, leftovers
+
+            store.create()
+            groups = [*groups_of(self._config, store.group_wishes())]
+            groups += [GroupConfig(name=record.name) for record in leftovers(self._config, store)]
+            for group in groups:
+                drop_group(self._config, store, group)
             store.drop()
 
     # ----
 
-    def _run(self, stop: threading.Event, once: bool) -> list[TableRecord]:
+    def _run(self, stop: threading.Event, once: bool, options: RunOptions) -> list[TableRecord]:
+        from .control.applies import workers
+        from .control.groups import Groups
         from .control.scheduler import GroupScheduler
+        from .control.turns import Workforce
         from .lake import Lake
 
         lake = Lake(self._config, self._spark)
+        spark = self._config.spark
+        workforce = Workforce.of(workers(spark.master, spark.apply_workers), spark.copy_workers)
         with self._store() as store:
-            groups = [GroupScheduler(self._config, g, lake, store, self._progress) for g in self._config.groups]
+
+            def scheduler(group: GroupConfig) -> GroupScheduler:
+                return GroupScheduler(
+                    self._config, group, lake, store, self._progress, workforce, options.resync_on_gap
+                )
+
             try:
                 # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
                 threading.Thread(target=_quietly_start, args=[lake], name="spark-start", daemon=True).start()
-                return _run_all(groups, stop, once)
+                return Groups(self._config, store, scheduler, options.groups).run(stop, once)
             finally:
+                workforce.close()
                 lake.stop()
+
+    @contextmanager
+    def _commands(self, reading: bool = False) -> Iterator[Commands]:
+        from .control.commands import Commands
+
+        with self._store() as store:
+            commands = Commands(self._config, store)
+            if not reading:
+                commands.prepare()
+            yield commands
 
     @contextmanager
     def _store(self) -> Iterator[StateStore]:
@@ -198,13 +282,20 @@ def _quietly_start(lake: Lake) -> None:
         log.debug("Spark did not start: %s", error)
 
 
-def _run_all(groups: Sequence[GroupScheduler], stop: threading.Event, once: bool) -> list[TableRecord]:
-    """Run every group in a thread of its own; one that fails does not end the others, its error is raised at last."""
-    if len(groups) == 1:
-        return list(groups[0].run(stop, once))
-    with ThreadPoolExecutor(len(groups), thread_name_prefix="group") as pool:
-        runs = [pool.submit(group.run, stop, once) for group in groups]
-    return [record for run in runs for record in run.result()]
+def _group_state(record: GroupRecord | None, running: bool, wanted: bool) -> str:
+    if record is not None and running:
+        return record.state.value
+    return GroupState.STOPPED.value if wanted else GroupState.DISABLED.value
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Wait for what another process does; whether it was done in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _named(records: Sequence[TableRecord], names: Sequence[str]) -> list[TableRecord]:

@@ -49,7 +49,7 @@ def test_options_stand_before_the_command(project: Project, database: Database) 
 
 def test_every_command_shows_an_example_in_its_help(project: Project) -> None:
     commands = [[], *([name] for name in ("init", "check", "run", "status", "tail", "teardown", "demo"))]
-    commands += [["tables", "list"], ["tables", "resync"]]
+    commands += [["tables", "list"], ["tables", "resync"], ["groups", "create"], ["config", "show"]]
     for command in commands:
         finished = project.run(*command, "--help")
         assert finished.code == 0, finished.all
@@ -104,6 +104,33 @@ def test_tail_before_the_first_run_shows_nothing_and_names_an_unknown_table(
     assert (finished.code, finished.out) == (0, ""), finished.all
     error, _ = assert_two_lines(project.run("tail", "public.nothing"))
     assert "public.nothing" in error
+
+
+def test_commands_on_tables_and_groups_need_no_run(project: Project, database: Database) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.b (id int PRIMARY KEY)")
+    project.configure(database.dsn)
+    assert project.run("groups", "list", "--json").json["groups"][0]["origin"] == "configuration"
+    assert database.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'wal2lake'") == [], "reading makes nothing"
+    finished = project.run("tables", "add", "s.b")
+    assert finished.code == 0 and "s.b" in finished.out, finished.all
+    error, remedy = assert_two_lines(project.run("tables", "add", "s.nothing"))
+    assert "s.nothing" in error
+    error, remedy = assert_two_lines(project.run("tables", "pause", "s.nothing"))
+    assert "tables list" in remedy
+    error, remedy = assert_two_lines(project.run("groups", "create", "second", "--tables", "public.*"))
+    assert "public.a" in error and "tables move" in remedy
+    assert project.run("groups", "create", "second").code == 0
+    assert project.run("groups", "disable", "second").code == 0
+    groups = {group["name"]: group for group in project.run("groups", "list", "--json").json["groups"]}
+    assert (groups["second"]["origin"], groups["second"]["state"]) == ("state store", "DISABLED")
+    finished = project.run("check", "--json")
+    assert any(finding["object"] == "group second" for finding in finished.json["findings"]), finished.all
+    finished = project.run("groups", "drop", "second")
+    assert finished.code == 0, finished.all
+    error, remedy = assert_two_lines(project.run("groups", "drop", "default"))
+    assert "[[groups]]" in remedy
+    shown = project.run("config", "show", "--json").json["settings"]
+    assert {"key": "source.dsn", "value": "***", "origin": "file"} in shown
 
 
 def test_teardown_of_nothing_is_fine(project: Project, database: Database) -> None:

@@ -49,6 +49,10 @@ class Mirrored:
     def changelog(self) -> Path:
         return self.config.changelog_path / GROUP
 
+    @property
+    def spark(self) -> SparkSession:
+        return self._spark
+
     def once(self) -> OnceResult:
         return Mirror(self.config, self._spark).run_once()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -13,7 +13,8 @@ import pytest
 from servers import Database
 from waiting import wait_until
 from wal2lake.control.state import GroupState, TableState
-from wal2lake.control.store import GroupLease, GroupRecord, StateStore, TableRecord
+from wal2lake.control.store import GroupLease, GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
+from wal2lake.control.store.history import KEPT
 from wal2lake.errors import GroupHeld
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId
@@ -79,8 +80,124 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(database: Database) 
     store.create()
     store.save_group(replace(old, warning="w"))
     assert [group.warning for group in store.groups()] == ["w"]
-    assert database.value("SELECT array_agg(version) FROM wal2lake.version") == [2]
+    assert database.value("SELECT array_agg(version) FROM wal2lake.version") == [3]
     store.close()
+
+
+def test_a_store_of_the_second_version_keeps_its_tables_and_their_lake_tables(database: Database) -> None:
+    store = StateStore(database.dsn)
+    store.create()
+    store.save_tables([replace(TABLE, target=None)])
+    database.execute(
+        "DROP TABLE wal2lake.table_wishes, wal2lake.group_wishes, wal2lake.history;"
+        "ALTER TABLE wal2lake.tables DROP COLUMN kind, DROP COLUMN target_schema, DROP COLUMN target_name,"
+        " DROP COLUMN replaces, DROP COLUMN resync_round;"
+        "UPDATE wal2lake.version SET version = 2"
+    )
+    assert store.version() == 2
+    assert store.tables() == [replace(TABLE, target=None)]
+    store.create()
+    assert store.up_to_date
+    assert store.tables() == [replace(TABLE, target=TABLE.id)]
+    assert (store.table_wishes(), store.group_wishes(), store.history(TABLE.id)) == ({}, {}, [])
+    store.close()
+
+
+def test_a_table_is_claimed_by_one_group(store: StateStore) -> None:
+    other = replace(TABLE, group="other")
+    assert store.claim_tables([TABLE]) == {TABLE.oid}
+    assert store.claim_tables([other]) == set()
+    assert [record.group for record in store.tables()] == ["default"]
+    assert list(store.wanted_resyncs("default")) == [TABLE.oid]
+    store.forget_tables("default", [TABLE.oid])
+    assert store.claim_tables([other], copy=False) == {TABLE.oid}
+    assert store.wanted_resyncs("other") == {}
+
+
+def test_what_is_wanted_of_a_table_changes_bit_by_bit(store: StateStore) -> None:
+    store.wish(7, TableId("public", "t"), {"wanted": True, "group": "g", "target": TableId("a", "b")})
+    store.wish(7, TableId("public", "t"), {"paused": True})
+    (wish,) = store.table_wishes().values()
+    assert (wish.wanted, wish.group, wish.target, wish.paused) == (True, "g", TableId("a", "b"), True)
+    store.want_resumed([(7, TableId("public", "t"))])
+    (wish,) = store.table_wishes().values()
+    assert not wish.paused and wish.resumed_at is not None and wish.wanted
+
+
+def test_a_resume_ends_the_waiting_of_a_table_that_nobody_runs(store: StateStore) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    store.save_tables([replace(TABLE, state=TableState.ERRORED, retry_at=later, kind="transient")])
+    store.want_resumed([(TABLE.oid, TABLE.id)])
+    (record,) = store.tables()
+    assert record.retry_at is not None and record.retry_at < later
+
+
+def test_a_hand_over_is_one_step(store: StateStore) -> None:
+    store.save_tables([TABLE])
+    store.wish(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
+    store.note_handover(TABLE.oid, Lsn(5))
+    store.note_handover(TABLE.oid, Lsn(9))
+    store.note_handed(TABLE.oid, "default", Lsn(8))
+    (wish,) = store.table_wishes().values()
+    assert (wish.handover_lsn, wish.handed_lsn) == (Lsn(5), Lsn(8))
+    assert store.tables() == []
+    moved = replace(TABLE, group="new")
+    assert not store.take_over(replace(TABLE, group="third"))
+    assert store.take_over(moved) and store.take_over(moved), "it may be taken over again after a crash"
+    assert list(store.wanted_resyncs("new")) == [TABLE.oid], "a fresh copy, unless it is known to need none"
+    assert store.end_take_over(TABLE.oid, "new", copied=True)
+    assert not store.end_take_over(TABLE.oid, "new", copied=True)
+    assert store.wanted_resyncs("new") == {}
+    (wish,) = store.table_wishes().values()
+    assert (wish.group, wish.moving_from, wish.handover_lsn, wish.handed_lsn) == ("new", None, None, None)
+
+
+def test_a_lake_table_is_dropped_only_while_that_is_wanted(store: StateStore) -> None:
+    dropped: list[int] = []
+    store.wish(7, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.wish(8, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.wish(8, TABLE.id, {"wanted": True})
+    for oid in (7, 7, 8):
+        store.drop_lake(oid, lambda oid=oid: dropped.append(oid))  # type: ignore[misc]
+    assert dropped == [7]
+
+
+def test_a_dropped_group_lets_tables_stay_that_were_to_come_and_gives_up_those_that_go(store: StateStore) -> None:
+    for oid, wish in {
+        1: {"group": "going", "moving_from": "default"},
+        2: {"group": "default", "moving_from": "going"},
+        3: {"group": "going"},
+    }.items():
+        store.wish(oid, TABLE.id, {"wanted": True, **wish})
+    store.forget_group("going")
+    wishes = store.table_wishes()
+    assert set(wishes) == {1, 2}
+    assert (wishes[1].group, wishes[1].moving_from) == ("default", None)
+    assert (wishes[2].group, wishes[2].moving_from, wishes[2].handed_lsn) == ("default", "going", Lsn(0))
+
+
+def test_the_history_of_a_table_is_bounded_and_found_by_any_of_its_names(store: StateStore) -> None:
+    def entry(number: int, name: str, oid: int = 7) -> HistoryEntry:
+        at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+        return HistoryEntry("g", oid, TableId("public", name), at, "me", "PENDING", "SNAPSHOT", f"{number}")
+
+    store.add_history([entry(number, "old") for number in range(KEPT + 10)])
+    store.add_history([entry(1000, "new"), entry(1, "another", oid=8)])
+    for name in ("old", "new"):
+        entries = store.history(TableId("public", name))
+        assert [int(each.detail or 0) for each in entries] == [*range(11, KEPT + 10), 1000]
+    assert len(store.history(TableId("public", "another"))) == 1
+
+
+def test_a_group_that_a_command_made_is_read_back_and_forgotten(store: StateStore) -> None:
+    wish = GroupWish("sales", True, ("public.a", "s.*"), ("s.x",), 0.5, 2_000_000)
+    store.wish_group(wish)
+    store.wish_group(replace(wish, enabled=False))
+    assert store.group_wishes() == {"sales": replace(wish, enabled=False)}
+    store.save_tables([replace(TABLE, group="sales"), replace(TABLE, group="default", oid=9)])
+    store.forget_group("sales")
+    assert store.group_wishes() == {}
+    assert [record.group for record in store.tables()] == ["default"]
 
 
 def test_a_new_table_wants_a_copy_until_one_is_committed(store: StateStore) -> None:

@@ -12,6 +12,7 @@ from wal2lake.control.applies import Applies, outcome, workers
 from wal2lake.control.state import TableState
 from wal2lake.control.store import TableRecord
 from wal2lake.control.tables import TableRun
+from wal2lake.control.turns import Turns
 from wal2lake.lake.model import Applied
 from wal2lake.position import Lsn
 from wal2lake.schema import Identity, TableId, TableSchema
@@ -28,7 +29,7 @@ RESULT = Applied(Lsn(1), 1, 1, 1, A.schema)
 
 @pytest.fixture
 def applies() -> Iterator[Applies]:
-    made = Applies("g", 2, lambda: None)
+    made = Applies(Turns("apply", 2), lambda: None)
     yield made
     made.close()
 

@@ -82,6 +82,7 @@ def test_every_variable_of_the_reference_is_taken(tmp_path: Path, monkeypatch: p
         "FORMAT": "iceberg", "PROPERTIES": "{}", "CATALOG": "{}", "MASTER": "local", "CONF": "{}",
         "GROUPS": '[{"name": "a"}]', "TABLES": "{}", "STREAMING": "false", "MAX_BYTES": "9000000", "ENABLED": "true",
         "SMALL_FILES": "5", "SNAPSHOT_RETENTION": "60", "SNAPSHOTS_KEPT": "3",
+        "FAILOVER": "true", "APPLY_WORKERS": "3", "COPY_WORKERS": "1",
     }  # fmt: skip
     for name in variables():
         monkeypatch.setenv(name, values[name.removeprefix("WAL2LAKE_").rpartition("__")[2]])
@@ -137,7 +138,7 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
         ("[tables.a]\ntypes = { x = 'varchar' }", "tables.a.types.x: 'varchar' is not a lake type", None),
-        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: on_drop, on_incompatible, types"),
+        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: on_drop, on_incompatible, on_rename, target, types"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_what_is_allowed(tmp_path: Path, text: str, message: str, remedy: str | None) -> None:

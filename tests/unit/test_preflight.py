@@ -11,6 +11,7 @@ from wal2lake.config import Config
 from wal2lake.control import judgement
 from wal2lake.control.judgement import Finding, GroupSlot, JavaFacts, LakeFacts, Level
 from wal2lake.control.preflight import check, find_java, look_at_lake
+from wal2lake.control.store import GroupWish, TableWish
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
@@ -281,3 +282,30 @@ def test_a_server_that_can_not_be_reached_is_a_finding(tmp_path: Path) -> None:
     assert finding.blocks
     assert "127.0.0.1:1/shop" in finding.consequence
     assert "hush" not in finding.consequence + finding.fix
+
+
+def test_a_difference_between_configuration_and_state_store_says_what_a_run_does() -> None:
+    wishes = [
+        GroupWish("both", True), GroupWish("off", False, enabled=False), GroupWish("made", True),
+        GroupWish("going", True, dropping=True),
+    ]  # fmt: skip
+    found = {
+        finding.object: finding
+        for finding in judgement.judge_groups(["both", "off"], wishes, ["made", "both", "left", "off"])
+    }
+    assert set(found) == {"group both", "group off", "group going", "group left"}
+    assert "takes the configuration's" in found["group both"].consequence
+    assert found["group off"].fix == "wal2lake groups enable off"
+    assert found["group left"].fix == "wal2lake groups drop left"
+
+
+def test_a_table_that_the_configuration_means_and_a_command_removed_is_told() -> None:
+    wishes = [TableWish(1, TableId("public", "a"), wanted=False), TableWish(2, TableId("public", "b"), wanted=True)]
+    (finding,) = judgement.judge_removed({1: "public.a", 2: "public.b"}, wishes)
+    assert finding.object == "public.a" and finding.fix == "wal2lake tables add 'public.a'"
+
+
+def test_failover_slots_need_postgresql_17() -> None:
+    assert list(judgement.judge_failover(True, 170000)) == list(judgement.judge_failover(False, 160000)) == []
+    (finding,) = judgement.judge_failover(True, 160004)
+    assert not finding.blocks

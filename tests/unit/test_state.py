@@ -19,8 +19,17 @@ def test_a_table_that_was_not_copied_never_streams() -> None:
 def test_every_state_can_be_left_and_can_fail() -> None:
     assert set(TRANSITIONS) == set(TableState)
     for state, following in TRANSITIONS.items():
-        assert following - {state}
-        assert TableState.ERRORED in following
+        if state is not TableState.DROPPED:
+            assert following - {state}
+            assert {TableState.ERRORED, TableState.DROPPED} <= following
+
+
+def test_a_dropped_table_never_comes_back() -> None:
+    assert TRANSITIONS[TableState.DROPPED] == frozenset()
+
+
+def test_the_waiting_time_is_shortened_by_a_fifth_at_most() -> None:
+    assert (backoff(1, 1.0), backoff(3, 0.5)) == (24, 108)
 
 
 def test_backoff_doubles_from_30_seconds_to_32_minutes() -> None:

@@ -9,44 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
 
 from ..errors import ConfigError
-from ..schema import TableId
-from . import failure, logs
-from .output import ConsoleOutput, JsonOutput, Output, about, console, status_view
+from . import failure, groups, logs, settings, tables
+from .invocation import AsJson, Invocation, invocation, output
+from .output import ConsoleOutput, Output, about, console, status_view
 from .stopping import until_stopped
 
 if TYPE_CHECKING:
-    from ..config import Config
     from ..mirror import Mirror, OnceResult
-    from ..observe.progress import Progress
 
 WATCH_SECONDS = 1.0
-
-
-@dataclass
-class Invocation:
-    """What the options before the command say."""
-
-    file: Path | None = None
-    debug: bool = False
-
-    def config(self) -> Config:
-        from ..config import load_config
-
-        return load_config(self.file)
-
-    def mirror(self, progress: Progress | None = None) -> Mirror:
-        config = self.config()
-        from ..mirror import Mirror
-
-        return Mirror(config, progress=progress)
 
 
 app = typer.Typer(
@@ -58,19 +36,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-tables_app = typer.Typer(
-    help="The mirrored tables.", epilog="Example: wal2lake tables list --json", no_args_is_help=True
-)
-app.add_typer(tables_app, name="tables")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+app.add_typer(tables.app, name="tables")
+app.add_typer(groups.app, name="groups")
+app.add_typer(settings.app, name="config")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    invocation = Invocation()
+    given = Invocation()
     try:
-        app(args=arguments, obj=invocation)
+        app(args=arguments, obj=given)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
@@ -78,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return failure.EXIT_FAILED
     except Exception as error:
-        failure.show_error(error, console(stderr=True), invocation.debug)
+        failure.show_error(error, console(stderr=True), given.debug)
         return failure.EXIT_FAILED
     return 0
 
@@ -103,8 +78,8 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    invocation = context.find_object(Invocation) or context.ensure_object(Invocation)
-    invocation.file, invocation.debug = config, debug
+    given = context.find_object(Invocation) or context.ensure_object(Invocation)
+    given.file, given.debug = config, debug
     logs.configure(console(stderr=True), debug)
 
 
@@ -117,7 +92,7 @@ def init(
     from ..config import DEFAULT_FILE
     from .template import config_file
 
-    file = _invocation(context).file or Path(DEFAULT_FILE)
+    file = invocation(context).file or Path(DEFAULT_FILE)
     if file.exists() and not force:
         raise ConfigError(field=str(file), cause="already exists", allowed="overwrite it with: wal2lake init --force")
     try:
@@ -134,8 +109,8 @@ def check(context: typer.Context, json: AsJson = False) -> None:
     """Tell what stands in the way, object by object, with the fix. Exit 1 if anything does."""
     from ..control import preflight
 
-    findings = preflight.check(_invocation(context).config())
-    _output(json).findings(findings)
+    findings = preflight.check(invocation(context).config())
+    output(json).findings(findings)
     if any(finding.blocks for finding in findings):
         raise typer.Exit(failure.EXIT_FAILED)
 
@@ -146,27 +121,39 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Bring every table to the position that PostgreSQL has now, then exit.")
     ] = False,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="Run this group only; may be repeated. None: all.")
+    ] = None,
+    resync_on_gap: Annotated[
+        bool,
+        typer.Option(
+            "--resync-on-gap",
+            help="When the slot was lost: apply what was captured, then copy the tables anew without being asked.",
+        ),
+    ] = False,
 ) -> None:
     """Mirror until stopped. Ctrl-C and SIGTERM stop cleanly; the next run goes on from there.
 
     With --once it exits 0 only if every table reached the position; the others are named, with the reason.
     """
+    from ..mirror import RunOptions
     from .progress import copy_progress
 
+    options = RunOptions(tuple(group or []), resync_on_gap)
     errors = console(stderr=True)
-    logs.configure(errors, _invocation(context).debug)
+    logs.configure(errors, invocation(context).debug)
     with copy_progress(errors) as progress:
-        mirror = _invocation(context).mirror(progress)
+        mirror = invocation(context).mirror(progress)
         if not once:
-            until_stopped(mirror.run)
+            until_stopped(lambda stop: mirror.run(stop, options))
             return
-        result, stopped = until_stopped(lambda stop: (mirror.run_once(stop), stop.is_set()))
+        result, stopped = until_stopped(lambda stop: (mirror.run_once(stop, options), stop.is_set()))
     _tell_once(result, stopped)
 
 
 def _tell_once(result: OnceResult, stopped: bool) -> None:
-    output, errors = ConsoleOutput(), console(stderr=True)
-    output.tables((*result.reached, *result.missed))
+    out, errors = ConsoleOutput(), console(stderr=True)
+    out.tables((*result.reached, *result.missed))
     for table in result.missed:
         reason = table.error or f"did not reach the position, it is {table.state}"
         failure.show(about(table.name, reason), table.remedy or "run the same command again", errors)
@@ -174,7 +161,7 @@ def _tell_once(result: OnceResult, stopped: bool) -> None:
         failure.show("stopped before it was known that every table is up to date", "run the same command again", errors)
     if stopped or not result.ok:
         raise typer.Exit(failure.EXIT_FAILED)
-    output.done(f"{len(result.reached)} tables are up to date")
+    out.done(f"{len(result.reached)} tables are up to date")
 
 
 @app.command(epilog="Example: wal2lake -c shop.toml status --watch")
@@ -184,18 +171,18 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
 ) -> None:
     """Show how far each group and table is, and what is wrong."""
-    mirror = _invocation(context).mirror()
+    mirror = invocation(context).mirror()
     if not watch:
-        _output(json).status(mirror.status())
+        output(json).status(mirror.status())
     elif json or not sys.stdout.isatty():
-        until_stopped(lambda stop: _print_each_second(mirror, _output(json, series=True), stop))
+        until_stopped(lambda stop: _print_each_second(mirror, output(json, series=True), stop))
     else:
         until_stopped(lambda stop: _live(mirror, stop))
 
 
-def _print_each_second(mirror: Mirror, output: Output, stop: threading.Event) -> None:
+def _print_each_second(mirror: Mirror, out: Output, stop: threading.Event) -> None:
     while not stop.is_set():
-        output.status(mirror.status())
+        out.status(mirror.status())
         stop.wait(WATCH_SECONDS)
 
 
@@ -205,33 +192,10 @@ def _live(mirror: Mirror, stop: threading.Event) -> None:
             live.update(status_view(mirror.status()), refresh=True)
 
 
-@tables_app.command("list", epilog="Example: wal2lake -c shop.toml tables list --json")
-def tables_list(context: typer.Context, json: AsJson = False) -> None:
-    """List the mirrored tables and how they stand."""
-    _output(json).tables(_invocation(context).mirror().tables())
-
-
-@tables_app.command("resync", epilog="Example: wal2lake -c shop.toml tables resync public.orders")
-def tables_resync(
-    context: typer.Context,
-    tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
-) -> None:
-    """Copy tables anew: by the active run at once, or by the next one."""
-    if bool(tables) == all:
-        raise typer.BadParameter("name the tables, or give --all")
-    _require_names(tables)
-    asked = _invocation(context).mirror().resync(tables or [], all=all)
-    if asked:
-        ConsoleOutput().done(f"copied anew by the active run, or by the next: {', '.join(asked)}")
-    else:
-        ConsoleOutput().done("no table is mirrored yet, so there is nothing to copy anew")
-
-
 @app.command(epilog="Example: wal2lake -c shop.toml tail public.orders --json")
 def tail(
     context: typer.Context,
-    tables: Annotated[
+    names: Annotated[
         list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table; none: every table.")
     ] = None,
     json: AsJson = False,
@@ -239,12 +203,12 @@ def tail(
     follow: Annotated[bool, typer.Option(help="Go on with each new change, until Ctrl-C.")] = True,
 ) -> None:
     """Show the changes as they are captured, with their values."""
-    _require_names(tables)
-    mirror, output = _invocation(context).mirror(), _output(json, series=True)
+    tables.require_names(names)
+    mirror, out = invocation(context).mirror(), output(json, series=True)
 
     def show(stop: threading.Event) -> None:
-        for change in mirror.tail(tables or [], lines, stop if follow else None):
-            output.change(change)
+        for change in mirror.tail(names or [], lines, stop if follow else None):
+            out.change(change)
             if stop.is_set():
                 return
 
@@ -257,7 +221,7 @@ def teardown(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Drop what wal2lake made in PostgreSQL: slots, publications and its schema. The lake stays."""
-    mirror = _invocation(context).mirror()
+    mirror = invocation(context).mirror()
     question = "Drop the slots, publications and the schema wal2lake in the source database?"
     if not yes and not sys.stdin.isatty():
         raise ConfigError(field="teardown", cause="it asks first, and there is no terminal", allowed="add --yes")
@@ -279,19 +243,3 @@ def demo(
 
     if not until_stopped(lambda stop: run_demo(seconds, stop)):
         raise typer.Exit(failure.EXIT_FAILED)
-
-
-def _require_names(tables: list[str] | None) -> None:
-    for name in tables or []:
-        try:
-            TableId.parse(name)
-        except ValueError:
-            raise typer.BadParameter(f"{name!r} is not a table name; write it as schema.table") from None
-
-
-def _invocation(context: typer.Context) -> Invocation:
-    return cast(Invocation, context.find_object(Invocation))
-
-
-def _output(json: bool, series: bool = False) -> Output:
-    return JsonOutput(series) if json else ConsoleOutput()

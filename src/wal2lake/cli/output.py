@@ -16,9 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from ..control.commands import GroupSummary
     from ..control.preflight import Finding
+    from ..control.store import HistoryEntry
     from ..observe.status import GroupStatus, Status, TableStatus
     from ..observe.tail import Change
+    from ..settings import Setting
 
 _PIPE_WIDTH = 200
 
@@ -32,6 +35,15 @@ class Output(Protocol):
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """What a check found."""
+
+    def groups(self, groups: Sequence[GroupSummary]) -> None:
+        """The groups."""
+
+    def history(self, entries: Sequence[HistoryEntry]) -> None:
+        """What happened to a table."""
+
+    def settings(self, settings: Sequence[Setting]) -> None:
+        """What is configured, and where it comes from."""
 
     def change(self, change: Change) -> None:
         """One change of a series."""
@@ -69,6 +81,25 @@ class JsonOutput:
             }
         )
 
+    def groups(self, groups: Sequence[GroupSummary]) -> None:
+        self._print({"groups": [vars(group) for group in groups]})
+
+    def history(self, entries: Sequence[HistoryEntry]) -> None:
+        self._print(
+            {
+                "history": [
+                    {
+                        "table": str(entry.id), "group": entry.group, "at": entry.at.isoformat(), "who": entry.who,
+                        "from": entry.before, "to": entry.after, "detail": entry.detail,
+                    }
+                    for entry in entries
+                ]
+            }
+        )  # fmt: skip
+
+    def settings(self, settings: Sequence[Setting]) -> None:
+        self._print({"settings": [vars(setting) for setting in settings]})
+
     def change(self, change: Change) -> None:
         self._print(change.to_json())
 
@@ -102,6 +133,36 @@ class ConsoleOutput:
         blocking = sum(finding.blocks for finding in findings)
         self.done(f"{blocking} of these must be fixed before a run" if blocking else "nothing stands in the way")
 
+    def groups(self, groups: Sequence[GroupSummary]) -> None:
+        view = _table("group", "state", "from", "tables>", "patterns", "slot", "run by")
+        for group in groups:
+            patterns = ", ".join([*group.tables, *(f"not {each}" for each in group.exclude)])
+            view.add_row(
+                group.name, _state(group.state), group.origin, str(group.mirrored), patterns or "-",
+                group.slot or "-", group.holder or "-",
+            )  # fmt: skip
+        self._out.print(view)
+        for group in groups:
+            if group.origin == "nowhere":
+                self.done(f"group {group.name} is not wanted any more and its slot holds WAL: drop it with: "
+                          f"wal2lake groups drop {group.name}")  # fmt: skip
+
+    def history(self, entries: Sequence[HistoryEntry]) -> None:
+        for entry in entries:
+            line = Text(f"{_moment(entry.at)} ", style="dim")
+            if entry.after is not None:
+                line.append(f"{entry.before} → {entry.after}", style=_STATE_STYLES.get(entry.after, "bold"))
+            detail = entry.detail or ""
+            line.append(f"{': ' if entry.after and detail else ''}{detail}", style="default")
+            line.append(f"  [{entry.who}]", style="dim")
+            self._out.print(line, soft_wrap=True)
+
+    def settings(self, settings: Sequence[Setting]) -> None:
+        view = _table("setting", "value", "from")
+        for setting in settings:
+            view.add_row(setting.key, json.dumps(setting.value, ensure_ascii=False), setting.origin)
+        self._out.print(view)
+
     def change(self, change: Change) -> None:
         said = change.to_json()
         line = Text(f"{_moment(change.commit_ts)} {change.commit_lsn}/{change.seq} ", style="dim")
@@ -117,7 +178,9 @@ class ConsoleOutput:
 
 
 _LEVEL_STYLES = {"blocks": "bold red", "warns": "yellow", "notes": "dim"}
-_STATE_STYLES = {"STREAMING": "green", "ERRORED": "red", "PAUSED": "yellow", "RUNNING": "green"}
+_STATE_STYLES = {"STREAMING": "green", "ERRORED": "red", "PAUSED": "yellow", "RUNNING": "green",
+    "DROPPED": "yellow", "DISABLED": "yellow",
+}  # fmt: skip
 
 
 def status_view(status: Status) -> RenderableType:

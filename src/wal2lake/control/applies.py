@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 
 from ..lake.model import Applied
 from .tables import TableRun
+from .turns import Turns
 
 FEWEST_WORKERS = 2
 CLUSTER_WORKERS = 8
 
 
-def workers(master: str) -> int:
+def workers(master: str, wanted: int | None = None) -> int:
     """A small batch is mostly one thread of planning and committing in the driver: one worker for each of its cores."""
+    if wanted is not None:
+        return wanted
     local = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master)
     if local is None:
         return CLUSTER_WORKERS
@@ -29,17 +32,18 @@ def workers(master: str) -> int:
 
 
 class Applies:
-    def __init__(self, name: str, workers: int, done: Callable[[], object]) -> None:
-        self._workers, self._done = workers, done
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix=f"apply-{name}")
-        self._busy = 0
+    """The line of one group's tables; workers are shared with the other groups."""
+
+    def __init__(self, turns: Turns, done: Callable[[], object]) -> None:
+        self._turns, self._done = turns, done
         self._line: dict[int, TableRun] = {}
         self._ended: SimpleQueue[TableRun] = SimpleQueue()
+        self._under_way: list[Future[Applied]] = []
 
     @property
     def idle(self) -> bool:
         """Whether nobody waits and a worker is free."""
-        return not self._line and self._busy < self._workers
+        return not self._line and self._turns.free(self)
 
     def stand_in_line(self, table: TableRun) -> None:
         """To be called up when a worker is free; a table that stands there keeps its place."""
@@ -50,23 +54,30 @@ class Applies:
 
     def next(self) -> TableRun | None:
         """The table whose turn it is; None while all workers are busy or nobody waits."""
-        if self._busy >= self._workers or not self._line:
+        if not self._line:
+            self._turns.leave(self)
+            return None
+        if not self._turns.mine(self, self._done):
             return None
         return self._line.pop(next(iter(self._line)))
 
     def start(self, table: TableRun, work: Callable[[], Applied]) -> None:
-        self._busy += 1
-        table.job = self._pool.submit(work)
-        table.job.add_done_callback(lambda _: self._end(table))
+        table.job = job = self._turns.begin(self, work)
+        self._under_way.append(job)
+        job.add_done_callback(lambda _: self._end(table))
 
     def ended(self) -> list[TableRun]:
         """Tables whose work has ended since the last call; their workers are free."""
-        tables = [self._ended.get() for _ in range(self._ended.qsize())]
-        self._busy -= len(tables)
-        return tables
+        self._under_way = [job for job in self._under_way if not job.done()]
+        return [self._ended.get() for _ in range(self._ended.qsize())]
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for what is under way; what has not begun is left."""
+        self._line.clear()
+        self._turns.leave(self)
+        for job in self._under_way:
+            job.cancel()
+        wait(self._under_way)
 
     def _end(self, table: TableRun) -> None:
         self._ended.put(table)

@@ -61,6 +61,15 @@ class Backlog:
         self._passed[oid] = number
         return queue or ()
 
+    def number_at(self, position: Lsn) -> int:
+        """The last manifest that a table at a position has all of; later ones may hold some that it has."""
+        number = self._kept[0][0] - 1 if self._kept else self.seen
+        for kept, _ in self._kept:
+            if self._log.read(kept).to_lsn > position:
+                break
+            number = kept
+        return number
+
     def retire(self, done: int) -> None:
         """Forget manifests up to `done`: no table needs them."""
         while self._kept and self._kept[0][0] <= done:

@@ -14,9 +14,9 @@ from time import monotonic
 from ..errors import Wal2LakeError
 from ..position import Lsn
 from .chores import Chores
-from .roster import Roster
+from .roster import Roster, Unsaved
 from .state import GroupState
-from .store import GroupRecord, StateStore, TableRecord
+from .store import GroupRecord, StateStore
 
 log = logging.getLogger(__name__)
 
@@ -58,17 +58,18 @@ class Books:
         if logged:
             self.note(logged_lsn=logged)
 
-    def _take(self) -> tuple[Sequence[TableRecord], GroupRecord | None]:
+    def _take(self) -> tuple[Sequence[Unsaved], GroupRecord | None]:
         group = self._record if self._dirty else None
         self._dirty = False
         return self._tables.unsaved(), group
 
     def _write(
-        self, tables: Sequence[TableRecord], group: GroupRecord | None
-    ) -> tuple[Sequence[TableRecord], GroupRecord | None]:
+        self, tables: Sequence[Unsaved], group: GroupRecord | None
+    ) -> tuple[Sequence[Unsaved], GroupRecord | None]:
         """Write records; those that could not be written."""
         try:
-            self._store.save_tables(tables)
+            self._store.save_tables(each.record for each in tables)
+            self._store.add_history([entry for each in tables for entry in each.history])
             if group is not None:
                 # Last, so that whoever sees a group's position sees its tables at that position.
                 self._store.save_group(group)
@@ -77,7 +78,7 @@ class Books:
             return tables, group
         return (), None
 
-    def _written(self, left: tuple[Sequence[TableRecord], GroupRecord | None]) -> None:
+    def _written(self, left: tuple[Sequence[Unsaved], GroupRecord | None]) -> None:
         tables, group = left
         self._tables.not_saved(tables)
         self._dirty |= group is not None

@@ -1,5 +1,7 @@
-"""First copies, in rounds: several tables, all read at one exported snapshot.
+"""First copies, in rounds: one table, or several that are all read at one exported snapshot.
 
+Tables are copied on their own as a rule, some at the same time, so that none waits for another. Those of a first start
+have the snapshot of the group's own slot in common, and those that were asked for together one of their own.
 The snapshot is opened by the first copy that begins and closed by the last that ends, whatever its outcome; opening it
 may wait for transactions of others to end, so it never happens on the scheduler's own thread.
 """
@@ -9,21 +11,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
 from ..errors import CopyFailed
 from ..lake import Lake
-from ..lake.model import Applied
+from ..lake.model import Applied, Into
 from ..observe.progress import Progress
 from ..source.database import Source
 from ..source.model import ExportedSnapshot
 from .tables import TableRun
+from .turns import Turns
 
 log = logging.getLogger(__name__)
-
-COPY_WORKERS = 2
 
 
 class OpenSnapshot(Protocol):
@@ -39,19 +41,28 @@ class Copies:
     """The workers that copy tables of one group. `copied` is told of each copy that is committed, on its thread."""
 
     def __init__(
-        self, name: str, source: Source, lake: Lake, progress: Progress, copied: Callable[[TableRun], object],
+        self, turns: Turns, source: Source, lake: Lake, progress: Progress, copied: Callable[[TableRun], object],
         done: Callable[[], object],
     ) -> None:  # fmt: skip
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
-        self._pool = ThreadPoolExecutor(COPY_WORKERS, thread_name_prefix=f"copy-{name}")
+        self._turns = turns
         self._rounds: list[CopyRound] = []
         self._ended: SimpleQueue[TableRun] = SimpleQueue()
 
-    def start(self, tables: Sequence[TableRun], opened: OpenSnapshot | None) -> None:
+    @property
+    def may_start(self) -> bool:
+        """Whether there is a worker for a copy; if not, `done` is called when there is one."""
+        return self._turns.mine(self, self._done)
+
+    def start(self, tables: Sequence[TableRun], opened: OpenSnapshot | None = None) -> None:
         """Copy tables at a snapshot that is open, or at one that is opened for them."""
         copy_round = CopyRound(tables, self._source.open_snapshot, self._copy, opened)
         self._rounds.append(copy_round)
-        copy_round.start(self._pool, self._end)
+        copy_round.start(partial(self._turns.begin, self), self._end)
+
+    def nothing_waits(self) -> None:
+        """No table stands in line for a copy."""
+        self._turns.leave(self)
 
     def ended(self) -> list[TableRun]:
         """Tables whose copies have ended since the last call."""
@@ -61,9 +72,9 @@ class Copies:
         return tables
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._turns.leave(self)
         for copy_round in self._rounds:
-            copy_round.close()
+            copy_round.end()
 
     def _end(self, table: TableRun) -> None:
         self._ended.put(table)
@@ -80,6 +91,7 @@ class Copies:
                     self._source.table_id(table.schema.oid),
                     table.held or 0,
                     lambda rows: self._progress.copy_advanced(table.name, rows),
+                    self._into(table),
                 )
             except BaseException as error:
                 self._progress.copy_failed(table.name)
@@ -92,6 +104,21 @@ class Copies:
         self._copied(table)
         return applied
 
+    def _into(self, table: TableRun) -> Into:
+        former = table.record.replaces
+        formerly = None if former is None else self._source.table_id(former)
+        # Only what a table begins with may be left out: a resync is asked for because of the rows.
+        filled = table.wish is None or table.wish.copy or table.record.last_commit_at is not None
+        return Into(table.target, formerly, filled)
+
+
+def rounds(tables: Sequence[TableRun]) -> list[list[TableRun]]:
+    """Which tables are copied at one snapshot: those that were asked for together, and else each at its own."""
+    found: dict[object, list[TableRun]] = {}
+    for table in tables:
+        found.setdefault(table.round or table.schema.oid, []).append(table)
+    return list(found.values())
+
 
 class CopyRound:
     def __init__(
@@ -102,10 +129,14 @@ class CopyRound:
         self._lock = threading.Lock()
         self._opened = opened
         self._left = len(tables)
+        self._jobs: list[Future[Applied]] = []
 
-    def start(self, pool: Executor, done: Callable[[TableRun], object]) -> None:
+    def start(
+        self, begin: Callable[[Callable[[], Applied]], Future[Applied]], done: Callable[[TableRun], object]
+    ) -> None:
         for table in self._tables:
-            table.job = pool.submit(self._run, table)
+            table.job = begin(partial(self._run, table))
+            self._jobs.append(table.job)
             table.job.add_done_callback(self._ended)
             table.job.add_done_callback(lambda _, table=table: done(table))  # type: ignore[misc]  # its own table
 
@@ -126,6 +157,13 @@ class CopyRound:
     @property
     def finished(self) -> bool:
         return self._left == 0
+
+    def end(self) -> None:
+        """Wait for the copies under way; those that have not begun are left."""
+        for job in self._jobs:
+            job.cancel()
+        wait(self._jobs)
+        self.close()
 
     def close(self) -> None:
         with self._lock:

@@ -17,8 +17,9 @@ from ..evolution import Incompatible, Unclear, follow, heaps_differ, require_fil
 from ..lake.model import Batch
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
+from .catalogue import Wanted
 from .planner import Policy, unfollowed
-from .roster import Roster, Wanted
+from .roster import Roster
 from .tables import TableRun
 
 

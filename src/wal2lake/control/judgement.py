@@ -18,9 +18,11 @@ from ..schema import Identity, TableSchema
 if TYPE_CHECKING:
     from ..source.connect import ServerFacts
     from ..source.facts import HeapFacts
+    from .store import GroupWish, TableWish
 
 OLDEST_SERVER = 140000
 OLDEST_JAVA = 17
+FAILOVER_SINCE = 170000
 SMALL_KEEP_MB = 1024
 _NATURAL_TEXT = ("text", "character varying", "character", "name", '"char"', "json", "jsonb", "uuid", "xml", "citext")
 _SHOWN = 3
@@ -120,10 +122,10 @@ def _keep_size(megabytes: int) -> Finding:
     )  # fmt: skip
 
 
-def judge_room(server: ServerFacts, slots: Sequence[GroupSlot]) -> Iterator[Finding]:
-    """Each group needs a slot and a walsender of its own, and a copy one more of both while it runs."""
-    wanted_slots = sum(not slot.exists for slot in slots) + 1
-    wanted_senders = sum(slot.holder is None for slot in slots) + 1
+def judge_room(server: ServerFacts, slots: Sequence[GroupSlot], copies: int = 1) -> Iterator[Finding]:
+    """Each group needs a slot and a walsender of its own, and each copy one more of both while it runs."""
+    wanted_slots = sum(not slot.exists for slot in slots) + copies
+    wanted_senders = sum(slot.holder is None for slot in slots) + copies
     for name, used, most, wanted in (
         ("max_replication_slots", server.slots_used, server.slots_max, wanted_slots),
         ("max_wal_senders", server.senders_used, server.senders_max, wanted_senders),
@@ -239,6 +241,50 @@ def judge_wanted_twice(groups: Mapping[str, Sequence[str]]) -> Iterator[Finding]
                 table, Level.BLOCKS, f"is wanted by groups {' and '.join(names)}, and a table can be in one only",
                 f"exclude it in all but one of them: exclude = ['{table}']",
             )  # fmt: skip
+
+
+def judge_groups(configured: Collection[str], wishes: Iterable[GroupWish], ran: Iterable[str]) -> Iterator[Finding]:
+    """Where the configuration and the state store differ, and what a run will do."""
+    known = set(configured)
+    for wish in wishes:
+        name = f"group {wish.name}"
+        known |= {wish.name} if wish.made else set()
+        if wish.dropping:
+            yield Finding(name, Level.NOTES, "is to be dropped: a run does it, with its slot and publication")
+        elif not wish.enabled:
+            yield Finding(
+                name, Level.WARNS, "is disabled: a run leaves it alone, and its slot, if it has one, holds WAL",
+                f"wal2lake groups enable {wish.name}",
+            )  # fmt: skip
+        elif wish.made and wish.name in configured:
+            yield Finding(
+                name, Level.WARNS, "is in the configuration and was made by a command: a run takes the configuration's",
+                "remove it from [[groups]] if the other one is meant",
+            )  # fmt: skip
+    for left in sorted(set(ran) - known):
+        yield Finding(
+            f"group {left}", Level.WARNS, "has run, and nothing wants it any more: a run leaves it alone, and its slot "
+            "holds WAL", f"wal2lake groups drop {left}",
+        )  # fmt: skip
+
+
+def judge_removed(matched: Mapping[int, str], wishes: Iterable[TableWish]) -> Iterator[Finding]:
+    """Tables that the configuration means and a command has removed."""
+    for wish in wishes:
+        if wish.wanted is False and wish.oid in matched:
+            name = matched[wish.oid]
+            yield Finding(
+                name, Level.NOTES, "was removed by a command: a run does not mirror it, though the configuration "
+                "means it", f"wal2lake tables add '{name}'",
+            )  # fmt: skip
+
+
+def judge_failover(wanted: bool, server_version: int) -> Iterator[Finding]:
+    if wanted and server_version < FAILOVER_SINCE:
+        yield Finding(
+            "[source] failover", Level.WARNS, "PostgreSQL before 17 has no failover slots: it has no effect",
+            "leave it out; after a failover, tables have to be copied anew",
+        )  # fmt: skip
 
 
 def judge_types(schemas: Iterable[TableSchema]) -> Iterator[Finding]:

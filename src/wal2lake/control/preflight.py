@@ -15,7 +15,8 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..changelog import ChangeLog
@@ -30,10 +31,13 @@ from .judgement import (
     JavaFacts,
     LakeFacts,
     Level,
+    judge_failover,
     judge_generated,
+    judge_groups,
     judge_heap,
     judge_java,
     judge_lake,
+    judge_removed,
     judge_role,
     judge_room,
     judge_server,
@@ -42,6 +46,8 @@ from .judgement import (
     judge_types,
     judge_wanted_twice,
 )
+from .store import GroupWish, StateStore, TableWish
+from .wanting import groups_of, wanted_by
 
 __all__ = ["Finding", "Level", "check"]
 
@@ -72,16 +78,20 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
         *judge_role(server, role, quoted(server.database), config.state.dsn is not None),
     ]
     slots = []
-    for group in config.groups:
+    stored = look_at_store(config)
+    groups = groups_of(config, stored.groups)
+    for group in groups:
         log = ChangeLog(config.changelog_path, group.name)
         try:
             slots.append(_group_slot(conn, group.name, server, log))
         except Wal2LakeError as error:
             findings.append(_from_error(f"change log of group {group.name}", error))
-    findings += judge_room(server, slots)
+    findings += judge_room(server, slots, config.spark.copy_workers)
+    findings += judge_failover(config.source.failover, server.version)
+    findings += judge_groups([group.name for group in config.groups], stored.groups.values(), stored.ran)
     for group_slot in slots:
         findings += judge_slot(group_slot)
-    table_findings, oids = _match_tables(conn, config.groups)
+    table_findings, oids = _match_tables(conn, groups, stored)
     heaps = heap_facts(conn, oids)
     for heap in heaps:
         table_findings += judge_heap(heap, role)
@@ -104,8 +114,32 @@ def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLo
     )  # fmt: skip
 
 
-def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...]) -> tuple[list[Finding], list[int]]:
+@dataclass(frozen=True)
+class Stored:
+    """What the state store says: commands' wishes, and which group has which table."""
+
+    groups: Mapping[str, GroupWish] = field(default_factory=dict)
+    tables: Mapping[int, TableWish] = field(default_factory=dict)
+    held: Mapping[int, str] = field(default_factory=dict)
+    ran: Sequence[str] = ()
+    """groups that have run"""
+
+
+def look_at_store(config: Config) -> Stored:
+    """Nothing, where there is no store yet or one of an older version."""
+    store = StateStore((config.state.dsn or config.source.dsn).get_secret_value(), config.source.connect_timeout)
+    try:
+        if not (store.exists() and store.up_to_date):
+            return Stored()
+        held = {record.oid: record.group for record in store.tables()}
+        return Stored(store.group_wishes(), store.table_wishes(), held, [record.name for record in store.groups()])
+    finally:
+        store.close()
+
+
+def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...], stored: Stored) -> tuple[list[Finding], list[int]]:
     found = matching.relations(conn)
+    names = {relation.oid: str(relation.id) for relation in found}
     partitions = {relation.id for relation in found if relation.root is not None}
     findings: list[Finding] = []
     wanted: defaultdict[str, list[str]] = defaultdict(list)
@@ -125,6 +159,9 @@ def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...]) -> tuple[li
                 for skipped in matched.skipped
                 if skipped.id not in partitions
             ]
+        findings += judge_removed(of_group, stored.tables.values())
+        wanted_oids = wanted_by(group.name, list(of_group), stored.tables, stored.held)
+        of_group = {oid: names[oid] for oid in wanted_oids if oid in names}
         oids |= of_group
         for name in of_group.values():
             wanted[name].append(group.name)

@@ -7,23 +7,26 @@ is at rest, and no turn of the loop looks at it. It is woken by a manifest that 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 
 from ..changelog import ChangeLog
 from ..changelog.manifest import Manifest
-from ..errors import ForeignTable, SlotLost, Wal2LakeError, advise
+from ..errors import ForeignTable, SlotLost, TableRecreated, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied
-from ..position import ZERO, Lsn
-from ..schema import TableSchema
+from ..position import Lsn
 from ..source.database import Source
 from .backlog import Backlog
+from .catalogue import Wanted
 from .state import TableState
-from .store import StateStore, TableRecord
-from .tables import TableRun, continues
+from .store import HistoryEntry, StateStore, TableRecord
+from .tables import TableRun, Transition, continues
+from .wanting import Naming, arrives
 
 log = logging.getLogger(__name__)
 
@@ -32,27 +35,30 @@ ASKERS = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The tables that are to be mirrored, at one moment."""
+class Unsaved:
+    """What is to be written of a table, as it was at one moment."""
 
-    schemas: Sequence[TableSchema]
-    records: dict[int, TableRecord]
-    """what the state store has of the group's tables, those that are not wanted any more included"""
-    resyncs: dict[int, datetime]
-    before: Lsn = ZERO
-    """the schemas are of a moment between this position and `after`"""
-    after: Lsn = ZERO
+    table: TableRun
+    record: TableRecord
+    transitions: list[Transition]
+    history: list[HistoryEntry]
 
 
 class Roster:
     def __init__(
-        self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog
-    ) -> None:
+        self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
+        naming: Naming, who: str,
+    ) -> None:  # fmt: skip
         self._group, self._source, self._store, self._lake = group, source, store, lake
-        self._log, self._backlog = changelog, backlog
+        self._log, self._backlog, self._naming, self._who = changelog, backlog, naming, who
         self._tables: dict[int, TableRun] = {}
         self._awake: dict[int, TableRun] = {}
         self._unsaved: dict[int, TableRun] = {}
+        self._unwanted: set[int] = set()
+        self._let_go: dict[int, float] = {}
+        """tables that go to another group, and when that was decided"""
+        self.patient = True
+        """whether the waiting time of an error of an earlier run is kept"""
 
     def __iter__(self) -> Iterator[TableRun]:
         return iter(self._tables.values())
@@ -80,7 +86,7 @@ class Roster:
         """Let those rest for which there is nothing to do."""
         for oid in [oid for oid, table in self._awake.items() if table.at_rest]:
             table = self._awake.pop(oid)
-            if table.dirty:
+            if table.dirty or table.transitions:
                 self._unsaved[oid] = table
 
     def arrive(self, oid: int, manifest: Manifest) -> None:
@@ -91,45 +97,99 @@ class Roster:
 
     # ---- who is wanted
 
-    def look(self, known: Collection[int]) -> Wanted:
-        """Ask the source and the state store what is wanted; what is new is published and noted. On any thread."""
-        before = self._source.written()
-        schemas = self._source.discover()
-        after = self._source.written()
-        if {schema.oid for schema in schemas} != known:
-            self._source.publish(schemas)
-        return replace(self.note(schemas), before=before, after=after)
-
-    def note(self, schemas: Sequence[TableSchema]) -> Wanted:
-        """Let the state store know of tables that are published."""
-        records = {record.oid: record for record in self._store.tables(self._group)}
-        new = [
-            TableRecord(self._group, schema.oid, schema.id, TableState.PENDING)
-            for schema in schemas
-            if schema.oid not in records
-        ]
-        self._store.save_tables(new)
-        records.update({record.oid: record for record in new})
-        return Wanted(schemas, records, self._store.wanted_resyncs(self._group))
-
     def adopt(self, wanted: Wanted) -> None:
         """Take in the wanted tables: new ones, altered ones, those to be copied anew, those that are gone."""
-        self._forget((set(wanted.records) | self.oids) - {schema.oid for schema in wanted.schemas})
+        self._let_go = {oid: at for oid, at in self._let_go.items() if at >= wanted.began}
+        self._unwanted = (set(wanted.records) | self.oids) - {s.oid for s in wanted.schemas} - wanted.dropped
+        self._forget(self._unwanted)
         new = []
         for schema in wanted.schemas:
-            table, asked = self._tables.get(schema.oid), wanted.resyncs.get(schema.oid)
+            oid = schema.oid
+            if oid in self._let_go:
+                continue
+            table, asked, wish = self._tables.get(oid), wanted.resyncs.get(oid), wanted.wishes.get(oid)
+            if table is not None and table.arriving and not arrives(wish, self._group):
+                # It came in another way than it was expected.
+                self._awake.pop(oid, None)
+                table = None
             if table is None:
-                table = TableRun(schema, wanted.records[schema.oid], resync_wanted=asked)
-                self._tables[schema.oid] = table
+                table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self._group))
+                self._tables[oid] = table
                 new.append(table)
             elif asked is not None and (table.resync_wanted is None or asked > table.resync_wanted):
                 table.resync, table.resync_wanted = True, asked
                 self.wake(table)
-            if table.schema != schema:
-                table.schema = schema
+            if table.schema != schema or table.wish != wish:
                 self.wake(table)
+            if wish is not None and table.wish is not None and wish.resumed_at != table.wish.resumed_at:
+                self._end_waiting(table)
+            table.schema, table.wish, table.round = schema, wish, wanted.rounds.get(oid)
+            if schema.id != table.record.id:
+                log.info("%s is now named %s; its lake table is %s", table.record.id, schema.id, table.target)
             table.update(id=schema.id)
-        self._place(new, {table.schema.oid for table in new if table.resync_wanted is not None})
+        self._begin(new)
+        self._take_leave(wanted)
+
+    def _begin(self, tables: Sequence[TableRun]) -> None:
+        """Tables that are new here."""
+        now = datetime.now(UTC)
+        ready = []
+        for table in tables:
+            copied = table.resync_wanted is None
+            if table.arriving:
+                self.wake(table)
+            elif self.patient and table.still_waits(now):
+                # The lake has not been asked where it stands, so it holds every manifest meanwhile.
+                table.copy_failed = not copied
+                self.wake(table)
+            else:
+                ready.append(table)
+        self._place(ready, {table.schema.oid for table in ready if table.resync_wanted is not None})
+
+    def _end_waiting(self, table: TableRun) -> None:
+        if table.state is TableState.ERRORED:
+            table.update(retry_at=datetime.now(UTC))
+
+    def _take_leave(self, wanted: Wanted) -> None:
+        """Tables that the source has no more: what was captured of them is still applied."""
+        for oid in wanted.dropped:
+            table, record = self._tables.get(oid), wanted.records.get(oid)
+            if table is None and record is not None and record.state is not TableState.DROPPED:
+                table = self._revived(record)
+            if table is not None and table.leaving is None:
+                log.warning("%s was dropped at the source; its lake table %s stays", table.name, table.target)
+                table.leaving = wanted.position
+                self.wake(table)
+
+    def _revived(self, record: TableRecord) -> TableRun | None:
+        """A table that was dropped while nothing ran: the lake alone knows what it was."""
+        try:
+            applied = self._lake.applied(record.lake_table, self._source.table_id(record.oid))
+        except Wal2LakeError:
+            applied = None
+        if applied is None:
+            self._store.forget_tables(self._group, [record.oid])
+            return None
+        table = TableRun(applied.schema, record)
+        self._tables[record.oid] = table
+        self._settle(table, applied)
+        return table
+
+    def heed(self, logged: Lsn) -> None:
+        """Do what is asked of tables, as soon as no work on them is under way."""
+        resumed = []
+        for table in self.awake:
+            if table.job is not None:
+                continue
+            if table.schema.oid in self._unwanted:
+                self._forget({table.schema.oid})
+            elif table.leaving is not None and _has_all(table, logged):
+                self._part(table)
+            elif table.paused and table.state is not TableState.PAUSED and not table.arriving:
+                table.become(TableState.PAUSED, error=None, remedy=None, retry_at=None, kind=None, failures=0)
+            elif not table.paused and table.state is TableState.PAUSED:
+                resumed.append(table)
+        self._place(resumed, {table.schema.oid for table in resumed if table.resync or table.copy_failed})
 
     def retry(self) -> None:
         """Try those again whose time has come."""
@@ -157,8 +217,16 @@ class Roster:
                     self._settle(table, answer)
 
     def _ask(self, table: TableRun) -> Applied | Wal2LakeError | None:
+        source_id = self._source.table_id(table.schema.oid)
         try:
-            return self._lake.applied(table.schema.id, self._source.table_id(table.schema.oid))
+            answer = self._lake.applied(table.target, source_id)
+            new = self._naming.renamed(table.schema, table.target, table.wish)
+            if answer is None and new is not None:
+                # It may have been renamed just before a crash.
+                answer = self._lake.applied(new, source_id)
+            return answer
+        except ForeignTable as error:
+            return TableRecreated(table=table.name, lake_table=str(table.target)) if table.record.replaces else error
         except Wal2LakeError as error:
             return error
 
@@ -170,24 +238,43 @@ class Roster:
                 table.become(TableState.PENDING, applied_lsn=None)
                 table.resync = True
             case Applied():
-                table.become(TableState.CATCHUP)
+                table.become(TableState.CATCHUP, target=answer.schema.id)
                 table.advance(answer, self._backlog.after(table.schema.oid, answer.manifest))
             case error:
-                table.detached = isinstance(error, SlotLost | ForeignTable)
+                table.detached = isinstance(error, SlotLost | ForeignTable | TableRecreated)
                 table.fail(advise(error))
 
-    def _forget(self, oids: set[int]) -> None:
+    def _forget(self, oids: Collection[int]) -> None:
         gone = []
-        for oid in oids:
+        for oid in list(oids):
             table = self._tables.get(oid)
             if table is None or table.job is None:
                 for tables in (self._tables, self._awake, self._unsaved):
                     tables.pop(oid, None)
                 gone.append(oid)
                 if table is not None:
-                    log.warning("%s is no longer wanted or no longer there; its lake table stays", table.name)
+                    log.warning("%s is no longer wanted; its lake table stays", table.name)
         if gone:
             self._store.forget_tables(self._group, gone)
+            self._unwanted -= set(gone)
+
+    def let_go(self, table: TableRun) -> None:
+        """Do nothing more for a table: another group is to have it. What was asked before that says otherwise."""
+        for tables in (self._tables, self._awake, self._unsaved):
+            tables.pop(table.schema.oid, None)
+        self._let_go[table.schema.oid] = math.inf
+
+    def gone(self, table: TableRun) -> None:
+        """Whether another group has it is in the state store: whoever asks from here on is told the truth."""
+        self._let_go[table.schema.oid] = monotonic()
+
+    def _part(self, table: TableRun) -> None:
+        """Keep the record of a table that is gone, and nothing else."""
+        table.become(TableState.DROPPED, error=None, remedy=None, retry_at=None, behind_since=None)
+        oid = table.schema.oid
+        self._tables.pop(oid, None)
+        self._awake.pop(oid, None)
+        self._unsaved[oid] = table
 
     # ---- the books
 
@@ -195,16 +282,31 @@ class Roster:
     def dirty(self) -> bool:
         return bool(self._unsaved) or any(table.dirty for table in self._awake.values())
 
-    def unsaved(self) -> list[TableRecord]:
-        """The records that the state store has not; they count as saved, until `not_saved` says otherwise."""
-        tables = [*self._unsaved.values(), *(table for table in self._awake.values() if table.dirty)]
-        self._unsaved.clear()
-        for table in tables:
-            table.dirty = False
-        return list({table.schema.oid: table.record for table in tables}.values())
+    def unsaved(self) -> list[Unsaved]:
+        """What the state store has older records of; it counts as saved, until `not_saved` says otherwise."""
+        tables = {table.schema.oid: table for table in self._awake.values() if table.dirty and not table.arriving}
+        tables |= self._unsaved
+        self._unsaved = {}
+        return [self._noted(table) for table in tables.values()]
 
-    def not_saved(self, records: Sequence[TableRecord]) -> None:
-        for record in records:
-            if (table := self._tables.get(record.oid)) is not None:
-                table.dirty = True
-                self._unsaved[record.oid] = table
+    def not_saved(self, unsaved: Sequence[Unsaved]) -> None:
+        for each in unsaved:
+            each.table.dirty = True
+            each.table.transitions[:0] = each.transitions
+            self._unsaved[each.table.schema.oid] = each.table
+
+    def _noted(self, table: TableRun) -> Unsaved:
+        transitions, table.transitions, table.dirty = table.transitions, [], False
+        history = [
+            HistoryEntry(
+                self._group, table.schema.oid, table.record.id, each.at, self._who, each.before.value,
+                each.after.value, each.error,
+            )
+            for each in transitions
+        ]  # fmt: skip
+        return Unsaved(table, table.record, transitions, history)
+
+
+def _has_all(table: TableRun, logged: Lsn) -> bool:
+    """Whether a table that is gone has all that was captured of it, or will never have."""
+    return not table.active or (table.waiting is None and table.leaving is not None and logged >= table.leaving)

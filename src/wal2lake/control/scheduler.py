@@ -1,6 +1,6 @@
 """The loop of one group: brings its tables from PENDING to STREAMING and keeps them there.
 
-    catalog ──► wanted tables ──► copy (one exported snapshot for all that are pending)
+    catalog, commands ──► wanted tables ──► copy (at an exported snapshot, some tables at the same time)
     capture process ──► manifests ──► apply (one job at a time for a table, several tables at once)
 
 It only decides and keeps the books; the capture process reads the source, the lake does the work on Spark. Everything
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
+from typing import Protocol
 
 from .. import errors
 from ..changelog import ChangeLog
@@ -25,21 +27,26 @@ from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
 from ..position import ZERO, Lsn
+from ..schema import TableId
 from ..source.database import Source
-from .applies import Applies, outcome, workers
+from .applies import Applies, outcome
 from .backlog import Backlog
 from .books import Books
 from .capture import CaptureProcess
+from .catalogue import Catalogue, Wanted
 from .chores import Chores
-from .copies import Copies, OpenSnapshot
+from .copies import Copies, OpenSnapshot, rounds
 from .evolving import Evolving
+from .moves import Moves
 from .planner import LogView, plan
 from .pump import CaptureReport
-from .roster import Roster, Wanted
+from .roster import Roster
 from .state import BACKOFF_FIRST, GroupState, TableState
-from .store import GroupLease, StateStore, TableRecord
+from .store import GroupLease, StateStore, TableRecord, TableWish
 from .tables import TableRun
 from .tending import Tending
+from .turns import Workforce
+from .wanting import Naming
 
 log = logging.getLogger(__name__)
 
@@ -49,29 +56,47 @@ RELOOK_SECONDS = 10.0
 ONCE_ATTEMPTS = 3
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
+MOVING_SECONDS = 0.5
+"""how often it is looked at while a table is on its way from or to another group"""
+HURRY_SECONDS = 1.0
 GAPS = (SlotLost, errors.SourceReplaced, errors.ChangeLogDamaged)
 """errors of the capture after which the stream can't go on where it was"""
 
 
+class Stop(Protocol):
+    """Says when to stop."""
+
+    def is_set(self) -> bool: ...
+
+
 class GroupScheduler:
-    def __init__(self, config: Config, group: GroupConfig, lake: Lake, store: StateStore, progress: Progress) -> None:
+    def __init__(
+        self, config: Config, group: GroupConfig, lake: Lake, store: StateStore, progress: Progress,
+        workforce: Workforce, resync_on_gap: bool = False,
+    ) -> None:  # fmt: skip
         self.group = group
-        self._lake, self._store = lake, store
+        self._lake, self._store, self._resync_on_gap = lake, store, resync_on_gap
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
         self._view = LogView(self._log.schema, self._log.path, self._log.commits)
         self._backlog = Backlog(self._log)
-        self._tables = Roster(group.name, self._source, store, lake, self._log, self._backlog)
         self._lease = GroupLease(store.dsn, group.name)
+        naming = Naming.of(config, group)
+        self._naming = naming
+        self._catalogue = Catalogue(group.name, self._source, store, naming)
+        self._tables = Roster(
+            group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
+        )
         self._wake, self._stopping, self._relook_now = threading.Event(), threading.Event(), threading.Event()
         self._capture = CaptureProcess(config, group, on_report=self._wake.set)
-        self._capture_again = self._began = self._relooked = 0.0
-        self._applies = Applies(group.name, workers(config.spark.master), self._wake.set)
-        self._copies = Copies(group.name, self._source, lake, progress, self._copied, self._wake.set)
+        self._capture_again = self._began = self._relooked = self._hurried = 0.0
+        self._applies = Applies(workforce.applies, self._wake.set)
+        self._copies = Copies(workforce.copies, self._source, lake, progress, self._copied, self._wake.set)
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
         self._books = Books(group.name, self._tables, store, self._chores)
+        self._moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
         self._until: Lsn | None = None
         self._lost: Advice | None = None
         self._ousted: GroupHeld | None = None
@@ -79,7 +104,7 @@ class GroupScheduler:
 
     # ---- the life of a run
 
-    def run(self, stop: threading.Event, once: bool = False) -> tuple[TableRecord, ...]:
+    def run(self, stop: Stop, once: bool = False) -> tuple[TableRecord, ...]:
         """Mirror until `stop` is set; with `once`, until all that was committed at the start is applied."""
         try:
             self._begin(once)
@@ -91,7 +116,7 @@ class GroupScheduler:
                 self._wake.wait(TURN_SECONDS)
         finally:
             self._end()
-        return tuple(table.record for table in self._tables)
+        return tuple(table.record for table in self._tables if not table.arriving)
 
     def _begin(self, once: bool) -> None:
         self._lease.take()
@@ -99,11 +124,9 @@ class GroupScheduler:
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
-        before = self._source.written()
-        schemas = self._source.discover()
-        after = self._source.written()
-        self._source.publish(schemas)
+        wanted = self._catalogue.look(strict=True)
         self._until = self._source.mark() if once else None
+        self._tables.patient = not once
         if not self._log.started:
             # A first start that can't work must not leave a slot behind, which would hold WAL for nobody.
             self._lake.start()
@@ -112,7 +135,6 @@ class GroupScheduler:
             self._capture.start()
             self._backlog.begin()
             self._take_in()
-            wanted = replace(self._tables.note(schemas), before=before, after=after)
             self._lake.start()
             self._adopt(wanted)
         except BaseException:
@@ -127,8 +149,8 @@ class GroupScheduler:
     def _end(self) -> None:
         self._stopping.set()
         self._capture.stop()
-        if any(table.job is not None for table in self._tables.awake):
-            self._lake.cancel()
+        if under_way := [table.target for table in self._tables.awake if table.job is not None]:
+            self._lake.cancel(under_way)
         self._copies.close()
         self._applies.close()
         self._chores.close()
@@ -187,6 +209,8 @@ class GroupScheduler:
         self._take_in()
         self._relook()
         self._finish_jobs()
+        self._tables.heed(self._logged())
+        self._move()
         if self._lost is not None:
             self._face_loss(self._lost)
         else:
@@ -206,14 +230,16 @@ class GroupScheduler:
         if self._until is None or any(table.job is not None for table in self._tables.awake):
             return False
         if self._lost is not None:
-            return all(table.state is TableState.ERRORED for table in self._tables)
+            return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
         if self._logged() < self._until:
             self._capture.hurry()
             return False
         self._take_in()
         states = (TableState.STREAMING, TableState.ERRORED, TableState.PAUSED)
         return all(
-            table.state in states and not table.resync and not (table.active and table.waiting is not None)
+            table.arriving
+            or table.paused
+            or (table.state in states and not table.resync and not (table.active and table.waiting is not None))
             for table in self._tables.awake
         )
 
@@ -258,30 +284,71 @@ class GroupScheduler:
             self._chores.begin("deleting what is applied", self._backlog.delete)
 
     def _relook(self) -> None:
-        if not self._relook_now.is_set() and monotonic() - self._relooked < RELOOK_SECONDS:
+        every = MOVING_SECONDS if self._moves.under_way else RELOOK_SECONDS
+        if not self._relook_now.is_set() and monotonic() - self._relooked < every:
             return
-        known = self._tables.oids
-        if self._chores.begin("looking at the catalog", lambda: self._tables.look(known), self._adopt):
+        if self._chores.begin("looking at the catalog", self._look, self._adopt):
             self._relook_now.clear()
             self._relooked = monotonic()
+
+    def _look(self) -> Wanted:
+        wanted = self._catalogue.look()
+        self._moves.look(wanted)
+        return wanted
 
     def _adopt(self, wanted: Wanted) -> None:
         self._tables.adopt(wanted)
         self._evolving.looked(wanted, self._tables)
+        for wish in wanted.wishes.values():
+            if wish.drop_lake and wish.group == self.group.name and self._tables.get(wish.oid) is None:
+                self._chores.begin(f"dropping the lake table of {wish.id}", partial(self._drop_lake, wish))
+
+    def _drop_lake(self, wish: TableWish) -> None:
+        target = wish.target or wish.id
+        source_id = self._source.table_id(wish.oid)
+        if self._store.drop_lake(wish.oid, lambda: self._lake.drop(target, source_id)):
+            log.info("dropped lake table %s", target)
+
+    def _move(self) -> None:
+        """Tables that come from other groups or go to them."""
+        for table in self._moves.leaving(self._logged()):
+            self._chores.begin(f"handing over {table.name}", partial(self._moves.hand_over, table), self._handed_over)
+        for table, number in self._moves.arrived():
+            work = partial(self._moves.take_over, table, number)
+            self._chores.begin(f"taking over {table.name}", work, self._moves.taken)
+
+    def _handed_over(self, table: TableRun) -> None:
+        self._tables.gone(table)
+        self._relook_now.set()
 
     # ---- copying
 
     def _copy_pending(self, opened: OpenSnapshot | None = None) -> None:
-        pending = [table for table in self._tables.awake if table.resync and table.job is None]
+        pending = [
+            table for table in self._tables.awake
+            if table.resync and table.job is None and not table.paused and table.leaving is None
+        ]  # fmt: skip
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._capture.report().connected_once
         if not pending or not followed or self._lost is not None:
             if opened is not None:
                 opened.close()
+            self._copies.nothing_waits()
             return
-        for table in pending:
+        if opened is not None:
+            self._begin_copies(pending, opened)
+            return
+        for tables in rounds(pending):
+            if not self._copies.may_start:
+                return
+            self._begin_copies(tables)
+        self._copies.nothing_waits()
+
+    def _begin_copies(self, tables: Sequence[TableRun], opened: OpenSnapshot | None = None) -> None:
+        for table in tables:
+            # What a copy may still hold is only let go from here on: those that wait for a worker hold nothing.
             table.begin_copy(self._backlog.seen)
-        self._copies.start(pending, opened)
+        self._copies.start(tables, opened)
 
     def _copied(self, table: TableRun) -> None:
         if self._lost is None:
@@ -292,8 +359,10 @@ class GroupScheduler:
         self._tables.wake_all()
         for table in self._tables:
             settled = table.job is None and not table.resync and not (table.active and table.waiting is not None)
-            if settled and not table.failed_by(lost):
+            if settled and not table.arriving and not table.failed_by(lost):
                 table.fail(lost)
+                if self._resync_on_gap and not table.paused:
+                    self._want_copy(table)
         drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
         if drained and any(table.resync for table in self._tables):
             try:
@@ -320,13 +389,21 @@ class GroupScheduler:
             return
         if table.state is TableState.CATCHUP:
             _look_whether_caught_up(table, applied, self._logged())
-        if table.waiting is not None:
+            if table.catch_up and table.waiting is None:
+                self._hurry()
+        if table.waiting is not None or self._naming.renamed(table.schema, table.target, table.wish) is not None:
             self._applies.stand_in_line(table)
 
     def _start_applies(self) -> None:
         while (table := self._applies.next()) is not None:
             applied = table.applied
             if not table.active or table.job is not None or applied is None or table.resync:
+                continue
+            if self._tables.get(table.schema.oid) is not table:
+                # It stood in line when it was let go of, and is somebody else's by now.
+                continue
+            if (new := self._naming.renamed(table.schema, table.target, table.wish)) is not None:
+                self._applies.start(table, partial(self._rename, applied, new))
                 continue
             if self._tending.urgent(applied):
                 self._tend(table, applied)
@@ -360,6 +437,15 @@ class GroupScheduler:
                 source_id = self._source.table_id(table.schema.oid)
                 self._applies.start(table, partial(self._lake.evolve, table.applied, target, source_id))
 
+    def _rename(self, applied: Applied, new: TableId) -> Applied:
+        return self._lake.rename(applied, new, self._source.table_id(applied.schema.oid))
+
+    def _hurry(self) -> None:
+        """Ask where the stream is: a table that nobody writes to has caught up all the same."""
+        if monotonic() - self._hurried > HURRY_SECONDS:
+            self._hurried = monotonic()
+            self._capture.hurry()
+
     def _start_tending(self) -> None:
         # A run that is to end soon leaves it to one that goes on.
         if self._until is None and self._lost is None and self._applies.idle:
@@ -382,14 +468,21 @@ class GroupScheduler:
             elif isinstance(result, Applied):
                 # A copy that was made while the stream was lost has nothing to continue with.
                 table.resync = table.state is TableState.SNAPSHOT and self._lost is not None
-                if table.state is TableState.SNAPSHOT:
-                    self._evolving.copied(table.schema.oid, result.lsn)
-                table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
+                self._finish(table, result)
                 self._tending.committed(table)
             elif self._stopping.is_set():
                 table.abandon()
             elif result is not None:
                 self._fail(table, result)
+
+    def _finish(self, table: TableRun, result: Applied) -> None:
+        if table.state is TableState.SNAPSHOT:
+            self._evolving.copied(table.schema.oid, result.lsn)
+        if table.state is TableState.SNAPSHOT and table.record.replaces is not None:
+            self._store.forget_tables(self.group.name, [table.record.replaces])
+            table.update(replaces=None)
+        table.update(target=result.schema.id)
+        table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
 
     def _tended(self, table: TableRun, result: Applied | BaseException | None) -> None:
         if isinstance(result, BaseException):

@@ -11,8 +11,9 @@
 | SNAPSHOT | the scheduler, when the copy begins | copies it from the start: an unfinished copy was never visible |
 | CATCHUP | the scheduler, when the copy is committed or an error is retried | reads the lake's position, goes on |
 | STREAMING | the scheduler, when nothing that was captured waits any more | reads the lake's position, goes on |
-| PAUSED | `tables pause` | stays |
+| PAUSED | the scheduler, as `tables pause` asks; ended by `tables resume` | stays |
 | ERRORED | whoever met the error, with reason, remedy and retry time | tries again, from the change log |
+| DROPPED | the scheduler, when the source table is gone and all that was captured of it is applied | stays |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class TableState(StrEnum):
     STREAMING = "STREAMING"
     PAUSED = "PAUSED"
     ERRORED = "ERRORED"
+    DROPPED = "DROPPED"
 
 
 class Mode(StrEnum):
@@ -43,16 +45,19 @@ class GroupState(StrEnum):
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
     ERRORED = "ERRORED"
+    DISABLED = "DISABLED"
 
 
 _S = TableState
 TRANSITIONS: dict[TableState, frozenset[TableState]] = {
-    _S.PENDING: frozenset({_S.SNAPSHOT, _S.CATCHUP, _S.PAUSED, _S.ERRORED}),
-    _S.SNAPSHOT: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED}),
-    _S.CATCHUP: frozenset({_S.PENDING, _S.STREAMING, _S.PAUSED, _S.ERRORED}),
-    _S.STREAMING: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED}),
-    _S.PAUSED: frozenset({_S.PENDING, _S.CATCHUP, _S.ERRORED}),
-    _S.ERRORED: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED}),
+    _S.PENDING: frozenset({_S.SNAPSHOT, _S.CATCHUP, _S.PAUSED, _S.ERRORED, _S.DROPPED}),
+    _S.SNAPSHOT: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED, _S.DROPPED}),
+    _S.CATCHUP: frozenset({_S.PENDING, _S.STREAMING, _S.PAUSED, _S.ERRORED, _S.DROPPED}),
+    _S.STREAMING: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED, _S.DROPPED}),
+    _S.PAUSED: frozenset({_S.PENDING, _S.CATCHUP, _S.ERRORED, _S.DROPPED}),
+    _S.ERRORED: frozenset({_S.PENDING, _S.CATCHUP, _S.PAUSED, _S.ERRORED, _S.DROPPED}),
+    # An oid never comes back: a table of the same name is another one.
+    _S.DROPPED: frozenset(),
 }
 
 
@@ -64,8 +69,15 @@ BACKOFF_FIRST = 30.0
 BACKOFF_MOST = 32 * 60.0
 
 
-def backoff(failures: int) -> float:
-    """Seconds to wait after the n-th failure in a row (n from 1): 30 s, doubled each time, at most 32 minutes."""
+BACKOFF_SPREAD = 0.2
+"""so much sooner, at most, so that tables that failed together don't all come back together"""
+
+
+def backoff(failures: int, chance: float = 0.0) -> float:
+    """Seconds to wait after the n-th failure in a row (n from 1): 30 s, doubled each time, at most 32 minutes.
+
+    `chance`, from 0 to 1, shortens it by up to a fifth.
+    """
     if failures < 1:
         raise ValueError("there is nothing to wait for before the first failure")
-    return float(min(BACKOFF_FIRST * 2.0 ** min(failures - 1, 16), BACKOFF_MOST))
+    return float(min(BACKOFF_FIRST * 2.0 ** min(failures - 1, 16), BACKOFF_MOST)) * (1 - BACKOFF_SPREAD * chance)

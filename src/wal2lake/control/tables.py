@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from ..changelog.manifest import Manifest
 from ..errors import Advice, Kind
 from ..lake.model import Applied
 from ..position import ZERO, Lsn
-from ..schema import TableSchema
+from ..schema import TableId, TableSchema
 from .state import BACKOFF_MOST, TableState, backoff, may_become
-from .store import TableRecord
+from .store import TableRecord, TableWish
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A table has become something else: when, and the error if there was one."""
+
+    at: datetime
+    before: TableState
+    after: TableState
+    error: str | None = None
 
 
 @dataclass
@@ -39,6 +50,16 @@ class TableRun:
     """number of the first manifest with changes that are not applied"""
     dirty: bool = True
     """the state store has an older record"""
+    wish: TableWish | None = None
+    """what commands have asked for it"""
+    round: str | None = None
+    """the wanted copy is made at one snapshot with those of the same word"""
+    leaving: Lsn | None = None
+    """the source table is gone; all of it was captured when the log has this position"""
+    arriving: bool = False
+    """another group still has it; its changes are kept here until it is handed over"""
+    transitions: list[Transition] = field(default_factory=list)
+    """those that the state store does not know of"""
 
     @property
     def state(self) -> TableState:
@@ -47,6 +68,15 @@ class TableRun:
     @property
     def name(self) -> str:
         return str(self.schema.id)
+
+    @property
+    def target(self) -> TableId:
+        """The lake table."""
+        return self.record.lake_table
+
+    @property
+    def paused(self) -> bool:
+        return self.wish is not None and self.wish.paused
 
     @property
     def active(self) -> bool:
@@ -61,12 +91,19 @@ class TableRun:
             and self.waiting is None
             and not self.resync
             and self.applied is not None
+            and self.leaving is None
+            and not self.paused
+            and (self.wish is None or self.wish.moving_from is None)
         )
 
     def become(self, state: TableState, **changes: object) -> None:
         if not may_become(self.state, state):
             raise AssertionError(f"{self.name}: {self.state} can't become {state}")
+        before = self.state
         self.update(state=state, **changes)
+        if state is not before or state is TableState.ERRORED:
+            error = self.record.error if state is TableState.ERRORED else None
+            self.transitions.append(Transition(datetime.now(UTC), before, state, error))
 
     def update(self, **changes: object) -> None:
         record = replace(self.record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
@@ -123,7 +160,7 @@ class TableRun:
             self.copy_failed, self.applied = True, None
         self.held = None
         failures = self.record.failures + 1
-        seconds = backoff(failures) if advice.kind is Kind.TRANSIENT else BACKOFF_MOST
+        seconds = backoff(failures, random.random()) if advice.kind is Kind.TRANSIENT else BACKOFF_MOST
         if at_once and advice.kind is Kind.TRANSIENT:
             seconds = 0.0
         self.become(
@@ -131,11 +168,22 @@ class TableRun:
             error=advice.message,
             remedy=advice.remedy,
             failures=failures,
+            kind=advice.kind.value,
             retry_at=datetime.now(UTC) + timedelta(seconds=seconds),
         )
 
     def succeed(self) -> None:
-        self.update(error=None, remedy=None, retry_at=None, failures=0)
+        self.update(error=None, remedy=None, retry_at=None, failures=0, kind=None)
+
+    def still_waits(self, now: datetime) -> bool:
+        """Whether an error of an earlier run is to be waited for in this one: what goes away by itself, is."""
+        retry_at = self.record.retry_at
+        return (
+            self.state is TableState.ERRORED
+            and self.record.kind == Kind.TRANSIENT
+            and retry_at is not None
+            and retry_at > now
+        )
 
     def retry_due(self, now: datetime) -> bool:
         return self.state is TableState.ERRORED and self.record.retry_at is not None and self.record.retry_at <= now

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,8 @@ from .failure import copy_failure, lake_failure
 from .iceberg import IcebergTables
 from .intent import Intent, Intents, occupied, unreferenced
 from .maintenance import Maintenance
-from .model import Applied, Batch
+from .model import Applied, Batch, Into
 from .names import OURS
-from .places import Places
 from .plan import How, plan
 from .session import Driver
 from .table import Found, Record
@@ -57,7 +56,6 @@ class Lake:
         self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
         self._intents = Intents(self._path / OURS / "copies")
-        self._places = Places(self._path / OURS / "tables")
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
         self._cancelled = 0
         self._starting = threading.Lock()
@@ -79,21 +77,21 @@ class Lake:
         """End the Spark that `start` began; a session that was given goes on. Safe from any thread, and twice."""
         self._driver.stop()
 
-    def cancel(self) -> None:
-        """Let the work under way fail now, so that a stop is quick; no commit is half made by that."""
+    def cancel(self, tables: Collection[TableId] | None = None) -> None:
+        """Let the work under way, or that on some tables, fail now, so that a stop is quick; no commit is half made."""
         self._cancelled += 1
-        self._driver.cancel()
-        self._maintenance.cancel()
+        if tables is None:
+            self._driver.cancel()
+            self._maintenance.cancel()
+        else:
+            names = tuple(f" {table}" for table in tables)
+            self._driver.cancel(lambda label: label.endswith(names))
 
     def applied(self, table: TableId, source_id: str) -> Applied | None:
         """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours."""
         with self._work("reading", table) as session:
-            table = self._place(session, table, source_id)
             found = self._own(session, table, source_id)
-        if found is None:
-            return None
-        self._places.note(source_id, table)
-        return _applied(found, table)
+        return None if found is None else _applied(found, table)
 
     def copy(
         self,
@@ -102,29 +100,35 @@ class Lake:
         source_id: str,
         manifest: int,
         progress: Callable[[int], None],
+        into: Into | None = None,
     ) -> Applied:
         """Make or replace a table from the source at a snapshot, in one commit; `manifest` is the last one before it.
 
-        Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit its lake type.
+        The lake table is the one that `into` says, or else named like the source's. Without rows, an existing table
+        keeps those that it has. Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit
+        its lake type.
         """
-        table = source.schema.id
+        into = into or Into(source.schema.id)
+        table = into.table
+        source = replace(source, schema=replace(source.schema, id=table))
         _require_carriable(source.schema)
-        settings = self._tables.commit_settings(Record(snapshot.lsn, manifest, 0))
+        record = Record(snapshot.lsn, manifest, 0)
+        settings = self._tables.commit_settings(record)
         with self._claimed(source_id), self._work("copying", table, copy=True) as quiet:
-            table = self._place(quiet, table, source_id)
-            source = replace(source, schema=replace(source.schema, id=table))
-            found = self._own(quiet, table, source_id)
+            found = self._own(quiet, table, source_id, into.formerly)
             self._clear(quiet, source_id)
+            if found is not None and not into.rows and found.source == source_id:
+                self._tables.restate(quiet, table, record)
+                return self._now(quiet, table, source_id)
             self._note(table, source_id, found)
             try:
                 with self._driver.session(f"copy of {table}", settings) as session:
-                    self._write_copy(session, source, snapshot, source_id, found is not None, progress)
+                    self._write_copy(session, source, snapshot, source_id, found is not None, progress, into.rows)
             except BaseException as error:
                 self._after_failed_copy(source_id, error)
                 raise
             faults.reached(faults.COPY_WRITTEN)
             self._intents.remove(source_id)
-            self._places.note(source_id, table)
             made = self._own(quiet, table, source_id)
         if made is None:
             raise _gone(table)
@@ -210,18 +214,39 @@ class Lake:
             log.debug("the cause", exc_info=True)
             return applied
 
-    def drop(self, table: TableId) -> None:
-        """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable."""
+    def restate(self, applied: Applied, source_id: str) -> Applied:
+        """Write a position record for the rows that a table has, in a commit without any change of them."""
+        table = applied.schema.id
+        with self._work("noting the position of", table) as session:
+            self._now(session, table, source_id)
+            self._tables.restate(session, table, Record(applied.lsn, applied.manifest, applied.changes))
+            return self._now(session, table, source_id)
+
+    def rename(self, applied: Applied, new: TableId, source_id: str) -> Applied:
+        """Give a table another name; its files stay where they are. Raises ForeignTable if the name is taken."""
+        old = applied.schema.id
+        with self._work("renaming", old) as session:
+            if self._own(session, new, source_id) is None:
+                self._now(session, old, source_id)
+                self._tables.rename(session, old, new)
+            # The name in the table's own description is set last, so that it is set again after a crash in between.
+            self._tables.describe(session, new, replace(applied.schema, id=new), source_id)
+            return replace(applied, schema=replace(applied.schema, id=new))
+
+    def drop(self, table: TableId, source_id: str | None = None) -> None:
+        """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable.
+
+        With `source_id`, only if it was made from that source table.
+        """
         with self._work("dropping", table) as session:
             found = self._tables.find(session, table)
             if found is None:
                 return
-            if found.source is None:
+            if found.source is None or source_id not in (None, found.source):
                 raise _foreign(table)
             self._intents.write(Intent(found.source, table, found.location, True, time.time()))
             self._tables.drop(session, table)
             self._clear(session, found.source)
-            self._places.forget(found.source)
 
     def sweep(self) -> int:
         """Remove what interrupted copies and drops left behind; how many there were."""
@@ -257,19 +282,11 @@ class Lake:
         except OSError as error:
             raise LakeUnwritable(path=str(self._path), cause=error.strerror) from error
 
-    def _own(self, session: SparkSession, table: TableId, source_id: str) -> Found | None:
+    def _own(self, session: SparkSession, table: TableId, source_id: str, formerly: str | None = None) -> Found | None:
         found = self._tables.find(session, table)
-        if found is not None and found.source != source_id:
+        if found is not None and found.source not in (source_id, formerly or source_id):
             raise _foreign(table)
         return found
-
-    def _place(self, session: SparkSession, table: TableId, source_id: str) -> TableId:
-        """The lake table of a source table, which may have had another name when it was copied."""
-        noted = self._places.find(source_id)
-        if noted is None or noted == table:
-            return table
-        found = self._tables.find(session, noted)
-        return noted if found is not None and found.source == source_id else table
 
     def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
         found = self._own(session, table, source_id)
@@ -311,11 +328,13 @@ class Lake:
 
     def _write_copy(
         self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str, exists: bool,
-        progress: Callable[[int], None],
+        progress: Callable[[int], None], filled: bool,
     ) -> None:  # fmt: skip
         from . import snapshot as copying
 
         rows = copying.read(session, source, snapshot, self._driver.cores)
+        if not filled:
+            rows = rows.where("false")
         with copying.watched(session, self._driver.group(), progress):
             if exists:
                 self._tables.replace(session, rows, source.schema, source_id)

@@ -156,6 +156,24 @@ class IcebergTables:
 
         frame.writeTo(sql_name(table)).overwrite(lit(True))
 
+    def restate(self, session: SparkSession, table: TableId, record: Record) -> None:
+        append = self.load(session, table).newAppend()
+        for name, value in self.commit_properties(record).items():
+            append = append.set(name, value)
+        append.commit()
+
+    def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
+        with self._namespaces:
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{quoted(new.schema)}")
+        java = self._java(session)
+        self._catalog(session).renameTable(java.identifier(table), java.identifier(new))
+
+    def describe(self, session: SparkSession, table: TableId, schema: TableSchema, source: str) -> None:
+        update = self.load(session, table).updateProperties()
+        for name, value in _identity(schema, source).items():
+            update = update.set(name, value)
+        update.commit()
+
     def drop(self, session: SparkSession, table: TableId) -> None:
         self._catalog(session).dropTable(self._java(session).identifier(table), True)
 

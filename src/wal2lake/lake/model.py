@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..changelog.manifest import Segment, Truncation
 from ..position import ZERO, Lsn
-from ..schema import TableSchema
+from ..schema import TableId, TableSchema
 from .upkeep import Facts
 
 
@@ -54,3 +54,14 @@ class Batch:
     @property
     def changes(self) -> int:
         return sum(segment.rows for _, segment in self.segments) + len(self.truncations)
+
+
+@dataclass(frozen=True)
+class Into:
+    """The lake table that a copy goes into."""
+
+    table: TableId
+    formerly: str | None = None
+    """a source table that is gone, whose lake table this one may take over"""
+    rows: bool = True
+    """whether the source's rows are read; False: it begins empty, or with what is there"""

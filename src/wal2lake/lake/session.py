@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -89,7 +89,7 @@ class Driver:
         self._idle: list[SparkSession] = []
         self._settings: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._groups: set[str] = set()
+        self._groups: dict[str, str] = {}
         self._stopping = False
 
     def start(self, settings: Mapping[str, str]) -> None:
@@ -169,24 +169,24 @@ class Driver:
         context = self.root.sparkContext
         group = self.group()
         with self._lock:
-            self._groups.add(group)
+            self._groups[group] = label
         context.setJobGroup(group, label, interruptOnCancel=True)
         try:
             yield group
         finally:
             with self._lock:
-                self._groups.discard(group)
+                self._groups.pop(group, None)
             if not self._stopping:
                 for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
                     context.setLocalProperty(name, None)
 
-    def cancel(self) -> None:
-        """Cancel the jobs that run for us; work under way fails soon after."""
+    def cancel(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Cancel the jobs that run for us, or those of wanted labels; work under way fails soon after."""
         root = self._root
         if root is None:
             return
         with self._lock:
-            groups = list(self._groups)
+            groups = [group for group, label in self._groups.items() if wanted(label)]
         for group in groups:
             root.sparkContext.cancelJobGroup(group)
 

@@ -73,6 +73,15 @@ class TableFormat(Protocol):
     def overwrite(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
         """Put these rows in the place of all rows, in one commit. Fails if the table does not exist."""
 
+    def restate(self, session: SparkSession, table: TableId, record: Record) -> None:
+        """Put a record into a commit of its own, which changes no row. Fails if the table does not exist."""
+
+    def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
+        """Give the table another name. Fails if there is one of that name."""
+
+    def describe(self, session: SparkSession, table: TableId, schema: TableSchema, source: str) -> None:
+        """Write anew what the table says of the source table that it was made from."""
+
     def drop(self, session: SparkSession, table: TableId) -> None:
         """Remove the table and its files; nothing happens if there is none."""
 

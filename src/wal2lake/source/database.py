@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
 from ..errors import ConnectionFailed, ValueRefused
 from ..position import Lsn
-from ..schema import TableSchema
+from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, slot
 from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
 from .model import CopySource
@@ -72,14 +72,45 @@ class Source:
 
     def discover(self) -> tuple[TableSchema, ...]:
         """The tables that the group's names and patterns mean now."""
-        matched = self._ask(lambda c: matching.match(c, self._group.name, self._group.tables, self._group.exclude))
+        matched = self.match()
+        if matched.problems:
+            raise matched.problems[0]
+        return self.describe([table.oid for table in matched.tables])
+
+    def match(self) -> matching.Matched:
+        """What the group's names and patterns mean now; a name that means nothing is told of, not an error."""
+        relations = self._ask(matching.relations)
+        matched = matching.look(relations, self._group.name, self._group.tables, self._group.exclude)
         for warning in matched.warnings:
             if warning not in self._told:
                 self._told.add(warning)
                 log.warning("group %s: %s", self._group.name, warning)
-        oids = [table.oid for table in matched.tables]
-        schemas = self._ask(lambda c: catalog.describe(c, oids, self._config.tables))
+        return matched
+
+    def describe(self, oids: Sequence[int]) -> tuple[TableSchema, ...]:
+        """Tables as the catalog has them; those that it has not are left out."""
+        schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._config.tables))
         return tuple(schemas[oid] for oid in oids if oid in schemas)
+
+    def existing(self, oids: Collection[int]) -> frozenset[int]:
+        """Those that the catalog has."""
+        return frozenset(self._ask(lambda c: catalog.tables(c, list(oids)))) if oids else frozenset()
+
+    def relation(self, id: TableId) -> matching.FoundTable:
+        """The table of a name, if it can be mirrored; else an error that says why not."""
+        name = f"{_always_quoted(id.schema)}.{_always_quoted(id.name)}"
+        (found,) = matching.select(self._ask(matching.relations), self._group.name, [name], []).tables
+        return found
+
+    def settled(self) -> str:
+        """A moment of the server, for `passed`."""
+        return str(self._ask(lambda c: _one(c, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")))
+
+    def passed(self, moment: str) -> bool:
+        """Whether every transaction that ran at a moment has ended."""
+        return bool(
+            self._ask(lambda c: _one(c, "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8", [moment]))
+        )
 
     def publish(self, schemas: Sequence[TableSchema]) -> None:
         """Make the group's publication hold exactly these tables."""
@@ -95,7 +126,7 @@ class Source:
 
     def create_slot(self) -> HeldSnapshot:
         """The group's own slot, with the snapshot that its stream begins after."""
-        return slot.create(self._config.source, self.slot_name, self._group.name)
+        return slot.create(self._config.source, self.slot_name, self._group.name, failover=self._config.source.failover)
 
     def open_snapshot(self) -> HeldSnapshot:
         """A consistent point for copies while the group's slot is streaming."""
@@ -164,3 +195,13 @@ class Source:
 
 def _lsn(text: str | None) -> Lsn | None:
     return None if text is None else Lsn.parse(text)
+
+
+def _one(connection: Connection, question: LiteralString, values: Sequence[Any] = ()) -> Any:
+    with explained("reading", "the running transactions"):
+        row = connection.execute(question, values).fetchone()
+    return row[0] if row is not None else None
+
+
+def _always_quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

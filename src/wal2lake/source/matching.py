@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..errors import ConfigError, SourceRefused, TableMissing
+from ..errors import ConfigError, SourceError, SourceRefused, TableMissing
 from ..schema import TableId, split_identifier
 from .connect import Connection, explained, query
 
@@ -36,6 +36,8 @@ class Matched:
     tables: tuple[FoundTable, ...]
     skipped: tuple[Skipped, ...]
     warnings: tuple[str, ...]
+    problems: tuple[SourceError, ...] = ()
+    """names that mean nothing that could be mirrored"""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class _Result:
     tables: dict[int, FoundTable] = field(default_factory=dict)
     skipped: dict[int, Skipped] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    problems: list[SourceError] = field(default_factory=list)
 
 
 def relations(conn: Connection) -> list[Relation]:
@@ -119,6 +122,14 @@ def match(conn: Connection, group: str, wanted: Sequence[str], exclude: Sequence
 
 
 def select(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
+    matched = look(found, group, wanted, exclude)
+    if matched.problems:
+        raise matched.problems[0]
+    return matched
+
+
+def look(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
+    """What `wanted` means; what is wrong with a name is told, and the others go on."""
     names = {relation.id: relation for relation in found}
     ids = {relation.oid: relation.id for relation in found}
     left_out = [Pattern.parse(text) for text in exclude]
@@ -127,8 +138,9 @@ def select(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude
         hits = [relation for relation in names.values() if pattern.matches(relation.id)]
         if not hits:
             if pattern.exact:
-                raise TableMissing(table=pattern.text, group=group)
-            result.warnings.append(f"pattern {pattern.text} of group {group} matches no table")
+                result.problems.append(TableMissing(table=pattern.text, group=group))
+            else:
+                result.warnings.append(f"pattern {pattern.text} of group {group} matches no table")
         for relation in hits:
             if not any(out.matches(relation.id) for out in left_out):
                 _take(relation, pattern, ids, result)
@@ -136,6 +148,7 @@ def select(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude
         tuple(sorted(result.tables.values(), key=lambda table: table.id)),
         tuple(result.skipped.values()),
         tuple(result.warnings),
+        tuple(result.problems),
     )
 
 
@@ -149,6 +162,8 @@ def _take(relation: Relation, pattern: Pattern, ids: dict[int, TableId], result:
             remedy = f"name {ids.get(relation.root)} instead"
         elif relation.persistence == "u":
             remedy = f"ALTER TABLE {relation.id} SET LOGGED, or remove it from [[groups]] tables"
-        raise SourceRefused(operation="mirroring", object=str(relation.id), cause=obstacle, remedy=remedy)
+        result.problems.append(
+            SourceRefused(operation="mirroring", object=str(relation.id), cause=obstacle, remedy=remedy)
+        )
     else:
         result.skipped[relation.oid] = Skipped(relation.id, obstacle)

@@ -28,6 +28,7 @@ from .model import ExportedSnapshot
 log = logging.getLogger(__name__)
 
 OPTION_LIST_SINCE = 150000
+FAILOVER_SINCE = 170000
 NAME_LENGTH = 63
 WAIT_REPORT_SECONDS = 5.0
 Waiting = Callable[[tuple[int, ...]], None]
@@ -99,12 +100,16 @@ class HeldSnapshot:
 
 
 def create(
-    source: SourceConfig, name: str, group: str, *, temporary: bool = False, waiting: Waiting | None = None
-) -> HeldSnapshot:
-    """Make a slot and export the snapshot that it begins after. Waits for the transactions that are writing."""
+    source: SourceConfig, name: str, group: str, *, temporary: bool = False, waiting: Waiting | None = None,
+    failover: bool = False,
+) -> HeldSnapshot:  # fmt: skip
+    """Make a slot and export the snapshot that it begins after. Waits for the transactions that are writing.
+
+    With `failover`, standbys that synchronise slots have it too (PostgreSQL 17 and newer).
+    """
     pgconn = replication_connect(source, group)
     try:
-        row = _run(source, pgconn, _create_command(pgconn, name, temporary), name, waiting)
+        row = _run(source, pgconn, _create_command(pgconn.server_version, name, temporary, failover), name, waiting)
     except BaseException:
         pgconn.finish()
         raise
@@ -113,9 +118,10 @@ def create(
     return HeldSnapshot(snapshot, pgconn)
 
 
-def _create_command(pgconn: pq.abc.PGconn, name: str, temporary: bool) -> bytes:
+def _create_command(version: int, name: str, temporary: bool, failover: bool = False) -> bytes:
     kind = "TEMPORARY " if temporary else ""
-    export = "(SNAPSHOT 'export')" if pgconn.server_version >= OPTION_LIST_SINCE else "EXPORT_SNAPSHOT"
+    more = ", FAILOVER" if failover and not temporary and version >= FAILOVER_SINCE else ""
+    export = f"(SNAPSHOT 'export'{more})" if version >= OPTION_LIST_SINCE else "EXPORT_SNAPSHOT"
     return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL pgoutput {export}'.encode()
 
 

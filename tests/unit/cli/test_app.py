@@ -16,11 +16,15 @@ import pytest
 
 import wal2lake.mirror
 from wal2lake.cli import main
+from wal2lake.config import GroupConfig
+from wal2lake.control.commands import GroupSummary
+from wal2lake.control.store import GroupWish, HistoryEntry
 from wal2lake.errors import GroupHeld
-from wal2lake.mirror import OnceResult
+from wal2lake.mirror import OnceResult, RunOptions
 from wal2lake.observe.status import Status, TableStatus
 from wal2lake.observe.tail import Change
 from wal2lake.position import Lsn
+from wal2lake.schema import TableId
 
 DSN = "postgresql://user:hush@127.0.0.1:1/shop"
 STREAMING = TableStatus("public.a", "default", "STREAMING", "WAL", Lsn(16), 3, 0, 0.0, None)
@@ -28,8 +32,10 @@ ERRORED = TableStatus(
     "public.b", "default", "ERRORED", "WAL", None, None, 0, 0.0, None, error="it broke", remedy="mend it"
 )
 COMMANDS: tuple[list[str], ...] = (
-    ["init"], ["check"], ["run"], ["status"], ["tables"], ["tables", "list"], ["tables", "resync"], ["tail"],
-    ["teardown"], ["demo"], [],
+    ["init"], ["check"], ["run"], ["status"], ["tables"], ["groups"], ["config"], ["tail"], ["teardown"], ["demo"], [],
+    *(["tables", name] for name in ("list", "add", "remove", "pause", "resume", "resync", "move", "history")),
+    *(["groups", name] for name in ("list", "create", "drop", "enable", "disable")),
+    ["config", "show"],
 )  # fmt: skip
 
 
@@ -43,13 +49,38 @@ class FakeMirror:
     def __init__(self, config: object, spark: object = None, progress: object = None) -> None:
         self.config = config
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, options: RunOptions) -> None:
         if self.error:
             raise self.error
-        self.asked.append("run")
+        self.asked.append(("run", options))
 
-    def run_once(self, stop: threading.Event) -> OnceResult:
+    def run_once(self, stop: threading.Event, options: RunOptions) -> OnceResult:
         return self.once
+
+    def add(self, *asked: Any) -> tuple[str, ...]:
+        self.asked.append(asked)
+        return ("public.a",)
+
+    remove = pause = resume = move = add
+
+    def history(self, name: str) -> tuple[HistoryEntry, ...]:
+        at = datetime(2024, 1, 2, tzinfo=UTC)
+        return (HistoryEntry("g", 1, TableId.parse(name), at, "me", "CATCHUP", "ERRORED", "it broke"),)
+
+    def groups(self) -> tuple[GroupSummary, ...]:
+        return (GroupSummary("g", "nowhere", False, None, "DISABLED", ("public.*",), (), 3, "wal2lake_g_x"),)
+
+    def create_group(self, wish: GroupWish) -> None:
+        self.asked.append(wish)
+
+    def enable_group(self, name: str, enabled: bool = True) -> None:
+        self.asked.append((name, enabled))
+
+    def drop_group(self, name: str) -> bool:
+        return name == "gone"
+
+    def stored_groups(self) -> tuple[GroupConfig, ...]:
+        return (GroupConfig(name="made", tables=("s.*",)),)
 
     def status(self) -> Status:
         return Status((), (STREAMING,))
@@ -63,7 +94,7 @@ class FakeMirror:
             "public.a", "UPDATE", Lsn(16), 2, 7, datetime(2024, 1, 2, tzinfo=UTC), {"id": 2}, {"id": 1}, ("v",)
         )
 
-    def resync(self, names: Sequence[str], all: bool = False) -> tuple[str, ...]:
+    def resync(self, names: Sequence[str], all: bool = False, together: bool = False) -> tuple[str, ...]:
         self.asked.append((list(names), all))
         return ("public.a",)
 
@@ -176,7 +207,7 @@ def test_an_error_of_ours_says_its_remedy(
 
 def test_run_runs(file: str, mirror: type[FakeMirror]) -> None:
     assert main(["-c", file, "run"]) == 0
-    assert mirror.asked == ["run"]
+    assert mirror.asked == [("run", RunOptions())]
 
 
 def test_run_once_prints_the_tables(file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,3 +281,76 @@ def test_tail_prints_a_line_per_change(mirror: type[FakeMirror], file: str, caps
 def test_tail_of_what_is_no_table_name_is_wrong_usage(mirror: type[FakeMirror], file: str) -> None:
     assert main(["-c", file, "tail", "a.b.c.d"]) == 2
     assert mirror.asked == []
+
+
+def test_what_is_asked_of_tables_is_passed_on(
+    file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        ["add", "a", "--group", "g", "--no-copy", "--as", "x.y"], ["remove", "a", "b", "--drop-lake"], ["pause", "a"],
+        ["resume", "a"], ["move", "a", "--group", "g"],
+    ):  # fmt: skip
+        assert main(["-c", file, "tables", *command]) == 0
+    assert mirror.asked == [(["a"], "g", False, "x.y"), (["a", "b"], True), (["a"],), (["a"],), (["a"], "g")]
+    out = capsys.readouterr().out
+    assert "public.a" in out and "lake tables are dropped" in out
+    assert main(["-c", file, "tables", "pause", "a.b.c"]) == 2
+
+
+def test_the_history_of_a_table_is_shown(
+    file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-c", file, "tables", "history", "public.a"]) == 0
+    assert capsys.readouterr().out.split() == [
+        "2024-01-02",
+        "00:00:00",
+        "CATCHUP",
+        "→",
+        "ERRORED:",
+        "it",
+        "broke",
+        "[me]",
+    ]
+    assert main(["-c", file, "tables", "history", "public.a", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["history"]
+    assert (entry["table"], entry["from"], entry["to"], entry["who"]) == ("public.a", "CATCHUP", "ERRORED", "me")
+
+
+def test_what_is_asked_of_groups_is_passed_on(
+    file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ["groups", "create", "g", "-t", "s.*", "-t", "public.x", "--exclude", "s.y", "--flush-interval", "2"]
+    assert main(["-c", file, *create]) == 0
+    assert main(["-c", file, "groups", "disable", "g"]) == 0
+    assert "holds WAL" in capsys.readouterr().out
+    assert main(["-c", file, "groups", "enable", "g"]) == 0
+    assert mirror.asked == [GroupWish("g", True, ("s.*", "public.x"), ("s.y",), 2.0), ("g", False), ("g", True)]
+    assert [main(["-c", file, "groups", "drop", name]) for name in ("gone", "busy")] == [0, 1]
+
+
+def test_a_group_that_nothing_wants_is_pointed_out(
+    file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-c", file, "groups", "list"]) == 0
+    assert "wal2lake groups drop g" in capsys.readouterr().out
+    assert main(["-c", file, "groups", "list", "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)["groups"]
+    assert (group["name"], group["origin"], group["enabled"], group["mirrored"]) == ("g", "nowhere", False, 3)
+
+
+def test_the_configuration_is_shown_without_secrets(
+    file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-c", file, "config", "show", "--json"]) == 0
+    out = capsys.readouterr().out
+    found = {each["key"]: each for each in json.loads(out)["settings"]}
+    assert "hush" not in out
+    assert found["source.dsn"] == {"key": "source.dsn", "value": "***", "origin": "file"}
+    assert found["groups.made.tables"]["origin"] == "state store"
+    assert main(["-c", file, "config", "show"]) == 0
+    assert "source.dsn" in capsys.readouterr().out
+
+
+def test_a_run_can_be_limited_to_groups(file: str, mirror: type[FakeMirror]) -> None:
+    assert main(["-c", file, "run", "--group", "a", "-g", "b", "--resync-on-gap"]) == 0
+    assert mirror.asked == [("run", RunOptions(("a", "b"), True))]

@@ -1,0 +1,44 @@
+"""`wal2lake config`: the effective configuration, each value with where it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from .invocation import AsJson, invocation, output
+
+if TYPE_CHECKING:
+    from ..config import GroupConfig
+
+app = typer.Typer(
+    help="The configuration.", epilog="Example: wal2lake -c shop.toml config show --json", no_args_is_help=True
+)
+
+
+@app.callback()
+def options() -> None:
+    """The configuration."""
+
+
+@app.command(epilog="Example: wal2lake -c shop.toml config show --json")
+def show(context: typer.Context, json: AsJson = False) -> None:
+    """Show each effective setting and where it comes from: default, file, environment, state store. Secrets are masked.
+
+    It asks the state store for groups that commands made; one that can't be reached is left out, with a word on stderr.
+    """
+    from ..config import read_file
+    from ..errors import Wal2LakeError
+    from ..settings import settings
+    from .output import console
+
+    given = invocation(context)
+    config = given.config()
+    stored: Sequence[GroupConfig] = ()
+    try:
+        stored = given.mirror().stored_groups()
+    except Wal2LakeError as error:
+        console(stderr=True).print(f"groups of the state store are not shown: {error}", soft_wrap=True)
+    output(json).settings(settings(config, read_file(given.file), os.environ, stored))

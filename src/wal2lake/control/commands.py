@@ -1,0 +1,318 @@
+"""What commands ask for of tables and groups. It is written into the state store; whoever runs the groups does it.
+
+Nothing here waits for a run, and nothing needs one: without one it is done at the next start.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from ..config import Config, GroupConfig
+from ..errors import CommandRefused, GroupHeld, TableMissing
+from ..schema import TableId
+from ..source.database import Source
+from ..source.matching import FoundTable
+from .dropping import drop_group, leftovers
+from .store import GroupWish, HistoryEntry, StateStore, TableRecord, TableWish
+from .wanting import enabled, groups_of, taken_targets, wanted_by
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A group, where it comes from and whether it is to run."""
+
+    name: str
+    origin: str
+    """configuration, state store, or nowhere: it has run, and nothing wants it any more"""
+    enabled: bool
+    holder: str | None
+    """the process that runs it"""
+    state: str
+    tables: tuple[str, ...]
+    exclude: tuple[str, ...]
+    mirrored: int
+    """tables that it has"""
+    slot: str | None
+
+
+def asker() -> str:
+    """Who gives a command, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+class Commands:
+    def __init__(self, config: Config, store: StateStore) -> None:
+        self._config, self._store = config, store
+
+    def prepare(self) -> None:
+        """Make the state store, for a command that writes."""
+        self._store.create()
+
+    # ---- tables
+
+    def add(self, names: Sequence[str], group: str | None, copy: bool, target: str | None) -> tuple[str, ...]:
+        if target is not None and len(names) != 1:
+            raise CommandRefused(
+                object="--as", cause="it names the lake table of one table", remedy="add one at a time"
+            )
+        wishes, records = self._store.table_wishes(), self._store.tables()
+        found = self._find(names)
+        for table in found:
+            self._may_add(table, wishes.get(table.oid), records, group)
+            self._may_be_named(table, TableId.parse(target) if target else None, records, wishes)
+        for table in found:
+            changes = {
+                "wanted": True, "group": self._group_for(table, group), "copy": copy, "paused": False,
+                "drop_lake": False, "target": TableId.parse(target) if target else None, "moving_from": None,
+                "handover_lsn": None, "handed_lsn": None,
+            }  # fmt: skip
+            self._store.wish(table.oid, table.id, changes)
+            how = "" if copy else " --no-copy"
+            self._note(changes["group"], table.oid, table.id, f"tables add{how}")
+        return tuple(str(table.id) for table in found)
+
+    def _may_add(
+        self, table: FoundTable, wish: TableWish | None, records: Iterable[TableRecord], group: str | None
+    ) -> None:
+        if wish is not None and wish.moving_from is not None:
+            raise CommandRefused(
+                object=str(table.id), cause=f"it is on its way from group {wish.moving_from} to {wish.group}",
+                remedy="see: wal2lake tables list",
+            )  # fmt: skip
+        record = next((record for record in records if record.oid == table.oid), None)
+        if record is None or (wish is not None and wish.wanted is False):
+            return
+        remedy = f"see: wal2lake tables list; to copy it anew: wal2lake tables resync '{table.id}'"
+        if group not in (None, record.group):
+            remedy = f"wal2lake tables move '{table.id}' --group {group}"
+        raise CommandRefused(object=str(table.id), cause=f"group {record.group} mirrors it already", remedy=remedy)
+
+    def _may_be_named(
+        self, table: FoundTable, target: TableId | None, records: Iterable[TableRecord], wishes: dict[int, TableWish]
+    ) -> None:
+        wanted = target or table.id
+        taken = taken_targets([(r.oid, r.lake_table) for r in records], list(wishes.values()), table.oid)
+        if wanted in taken:
+            raise CommandRefused(
+                object=str(wanted), cause="another table has this lake table", remedy="choose another name with --as"
+            )
+
+    def _group_for(self, table: FoundTable, group: str | None) -> str:
+        groups = self._groups()
+        if group is not None:
+            return self._known(group).name
+        for each in groups:
+            with _source(self._config, each) as source:
+                if table.oid in {found.oid for found in source.match().tables}:
+                    return each.name
+        if len(groups) == 1:
+            return groups[0].name
+        raise CommandRefused(
+            object=str(table.id), cause=f"there are several groups: {', '.join(each.name for each in groups)}",
+            remedy=f"wal2lake tables add '{table.id}' --group {groups[0].name}",
+        )  # fmt: skip
+
+    def remove(self, names: Sequence[str], drop_lake: bool) -> tuple[str, ...]:
+        records = self._named(names)
+        for record in records:
+            changes = {
+                "wanted": False, "group": record.group, "paused": False, "drop_lake": drop_lake,
+                "target": record.lake_table, "moving_from": None, "handover_lsn": None, "handed_lsn": None,
+            }  # fmt: skip
+            self._store.wish(record.oid, record.id, changes)
+            self._note_of(record, f"tables remove{' --drop-lake' if drop_lake else ''}")
+        return _names(records)
+
+    def pause(self, names: Sequence[str]) -> tuple[str, ...]:
+        records = self._named(names)
+        for record in records:
+            self._store.wish(record.oid, record.id, {"paused": True})
+            self._note_of(record, "tables pause")
+        return _names(records)
+
+    def resume(self, names: Sequence[str]) -> tuple[str, ...]:
+        records = self._named(names)
+        self._store.want_resumed((record.oid, record.id) for record in records)
+        for record in records:
+            self._note_of(record, "tables resume")
+        return _names(records)
+
+    def resync(self, names: Sequence[str], all: bool, together: bool) -> tuple[str, ...]:
+        records = self._store.tables() if all else self._named(names)
+        records = [record for record in records if record.state != "DROPPED"]
+        self._store.want_resync(records, secrets.token_hex(8) if together else None)
+        for record in records:
+            self._note_of(record, "tables resync")
+        return _names(records)
+
+    def move(self, names: Sequence[str], group: str) -> tuple[str, ...]:
+        destination = self._known(group)
+        records, wishes = self._named(names), self._store.table_wishes()
+        for record in records:
+            wish = wishes.get(record.oid)
+            if record.group == group and (wish is None or wish.moving_from is None):
+                raise CommandRefused(
+                    object=str(record.id), cause=f"it is in group {group} already", remedy="see: wal2lake tables list"
+                )
+        for record in records:
+            changes = {
+                "wanted": True, "group": destination.name, "handover_lsn": None, "handed_lsn": None,
+                "moving_from": None if record.group == group else record.group, "target": record.lake_table,
+            }  # fmt: skip
+            self._store.wish(record.oid, record.id, changes)
+            self._note_of(record, f"tables move --group {group}")
+        return _names(records)
+
+    def history(self, name: str) -> list[HistoryEntry]:
+        entries = self._store.history(TableId.parse(name)) if self._readable else []
+        if not entries:
+            self._named([name])
+        return entries
+
+    # ---- groups
+
+    def create_group(self, group: GroupWish) -> None:
+        if any(each.name == group.name for each in self._groups()):
+            raise CommandRefused(
+                object=group.name, cause="there is a group of this name", remedy="see: wal2lake groups list"
+            )
+        try:
+            config = GroupConfig(
+                name=group.name, tables=group.tables, exclude=group.exclude,
+                **{n: v for n in ("flush_interval", "flush_bytes") if (v := getattr(group, n)) is not None},
+            )  # fmt: skip
+        except ValidationError as error:
+            details = error.errors(include_url=False)[0]
+            cause = details.get("ctx", {}).get("cause") or details["msg"]
+            raise CommandRefused(
+                object=f"{details['loc'][0]}", cause=cause, remedy="see: wal2lake groups create --help"
+            ) from None
+        self._may_have_tables(config)
+        self._store.wish_group(group)
+
+    def _may_have_tables(self, config: GroupConfig) -> None:
+        with _source(self._config, config) as source:
+            matched = source.match()
+            if matched.problems:
+                raise matched.problems[0]
+        mine = {table.oid: table.id for table in matched.tables}
+        held, wishes = {r.oid: r.group for r in self._store.tables()}, self._store.table_wishes()
+        for other in self._groups():
+            with _source(self._config, other) as source:
+                theirs = wanted_by(other.name, [table.oid for table in source.match().tables], wishes, held)
+            if both := [str(mine[oid]) for oid in theirs if oid in mine]:
+                raise CommandRefused(
+                    object=f"group {config.name}", cause=f"group {other.name} has {', '.join(both[:5])}",
+                    remedy=f"make it without them, then: wal2lake tables move '{both[0]}' --group {config.name}",
+                )  # fmt: skip
+
+    def drop_group(self, name: str, wait: Callable[[Callable[[], bool]], bool]) -> bool:
+        """Whether it is gone; a run that is active may take a while. `wait` waits for a condition."""
+        if any(group.name == name for group in self._config.groups):
+            raise CommandRefused(
+                object=f"group {name}", cause="the configuration has it, so that a run would make it again",
+                remedy="remove it from [[groups]], or stop it with: wal2lake groups disable " + name,
+            )  # fmt: skip
+        wish = self._store.group_wishes().get(name)
+        if wish is None and name not in {record.name for record in leftovers(self._config, self._store)}:
+            self._known(name)
+        self._store.wish_group(replace(wish or GroupWish(name, made=False), dropping=True))
+        try:
+            drop_group(self._config, self._store, GroupConfig(name=name))
+            return True
+        except GroupHeld:
+            return wait(lambda: name not in self._store.group_wishes())
+
+    def enable_group(self, name: str, enabled: bool) -> None:
+        self._known(name)
+        wish = self._store.group_wishes().get(name) or GroupWish(name, made=False)
+        self._store.wish_group(replace(wish, enabled=enabled))
+
+    def groups(self) -> tuple[GroupSummary, ...]:
+        readable = self._readable
+        wishes = self._store.group_wishes() if readable else {}
+        records = {record.name: record for record in self._store.groups()} if readable else {}
+        tables = self._store.tables() if readable else []
+        left = leftovers(self._config, self._store) if readable else []
+        configured = {group.name for group in self._config.groups}
+        found = []
+        for group in (*groups_of(self._config, wishes), *(GroupConfig(name=record.name) for record in left)):
+            record, holder = records.get(group.name), self._store.holder(group.name)
+            origin = "configuration" if group.name in configured else "state store"
+            known = origin == "configuration" or (group.name in wishes and wishes[group.name].made)
+            wanted = known and enabled(group, wishes)
+            state = record.state.value if record is not None and holder is not None else "STOPPED"
+            found.append(
+                GroupSummary(
+                    group.name, origin if known else "nowhere", wanted, holder, state if wanted else "DISABLED",
+                    group.tables if known else (), group.exclude, sum(t.group == group.name for t in tables),
+                    record.slot if record is not None else None,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    # ----
+
+    @property
+    def _readable(self) -> bool:
+        return self._store.exists() and self._store.up_to_date
+
+    def _groups(self) -> tuple[GroupConfig, ...]:
+        return groups_of(self._config, self._store.group_wishes())
+
+    def _known(self, name: str) -> GroupConfig:
+        groups = self._groups()
+        for group in groups:
+            if group.name == name:
+                return group
+        raise CommandRefused(
+            object=f"group {name}", cause="there is no such group",
+            remedy=f"one of: {', '.join(group.name for group in groups)}; or: wal2lake groups create {name}",
+        )  # fmt: skip
+
+    def _find(self, names: Sequence[str]) -> list[FoundTable]:
+        with _source(self._config, self._config.groups[0]) as source:
+            return [source.relation(TableId.parse(name)) for name in names]
+
+    def _named(self, names: Sequence[str]) -> list[TableRecord]:
+        """Records by the names of source tables, or of lake tables."""
+        records = self._store.tables() if self._store.exists() else []
+        by_name = {record.lake_table: record for record in records} | {record.id: record for record in records}
+        for name in names:
+            if TableId.parse(name) not in by_name:
+                raise TableMissing(
+                    table=name, group="any", remedy="see the mirrored tables with: wal2lake tables list"
+                )  # fmt: skip
+        return [by_name[TableId.parse(name)] for name in names]
+
+    def _note_of(self, record: TableRecord, what: str) -> None:
+        self._note(record.group, record.oid, record.id, what)
+
+    def _note(self, group: object, oid: int, id: TableId, what: str) -> None:
+        self._store.add_history([HistoryEntry(str(group), oid, id, datetime.now(UTC), asker(), detail=what)])
+
+
+def _names(records: Iterable[TableRecord]) -> tuple[str, ...]:
+    return tuple(str(record.id) for record in records)
+
+
+@contextmanager
+def _source(config: Config, group: GroupConfig) -> Iterator[Source]:
+    source = Source(config, group)
+    try:
+        yield source
+    finally:
+        source.close()

@@ -1,0 +1,149 @@
+"""A table goes from one group to another without a fresh copy: the two streams meet at a position.
+
+    new group   publishes the table ─► every transaction that ran then has ended ─► L: it captures all from L on
+    old group   ─────────────── applies ──────────────► is at P, P ≥ L ─► lets go, says P
+    new group   ─► notes P in the lake table ─► applies what committed at P or later
+
+The new group keeps its manifests from before L was named, so that none is missing. What is between L and P is captured
+by both and applied by the old one; the new one passes over it by its commit position. Each step is in the state store
+before the next begins, so that either group may stop and go on at any moment, on one machine or on two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..changelog import ChangeLog
+from ..errors import Wal2LakeError
+from ..lake import Lake
+from ..lake.model import Applied
+from ..position import ZERO, Lsn
+from ..source.database import Source
+from .backlog import Backlog
+from .catalogue import Wanted
+from .roster import Roster
+from .state import TableState
+from .store import StateStore
+from .tables import TableRun, continues
+from .wanting import arrives, leaves
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How taking over a table ended."""
+
+    table: TableRun
+    ours: bool
+    applied: Applied | None = None
+    """where it goes on; None: with a fresh copy"""
+
+
+class Moves:
+    """The moves that one group takes part in."""
+
+    def __init__(
+        self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
+        tables: Roster,
+    ) -> None:  # fmt: skip
+        self._group, self._source, self._store, self._lake = group, source, store, lake
+        self._log, self._backlog, self._tables = changelog, backlog, tables
+        self._moments: dict[int, str] = {}
+        """for each table that arrives, a moment at which it was published here"""
+        self.under_way = False
+
+    # ---- the group that a table comes to
+
+    def look(self, wanted: Wanted) -> None:
+        """Name the position from which on arriving tables are captured completely. On any thread."""
+        mine = [wish for wish in wanted.wishes.values() if arrives(wish, self._group) or leaves(wish, self._group)]
+        self.under_way = bool(mine)
+        coming = {wish.oid for wish in mine if arrives(wish, self._group)}
+        # A table that comes again later is published anew, and so is its moment.
+        self._moments = {oid: moment for oid, moment in self._moments.items() if oid in coming}
+        for wish in mine:
+            table = self._tables.get(wish.oid)
+            if wish.handover_lsn is not None or table is None or not table.arriving:
+                # One that is not known to the loop holds no manifests yet.
+                continue
+            moment = self._moments.setdefault(wish.oid, self._source.settled())
+            if self._source.passed(moment):
+                self._store.note_handover(wish.oid, self._source.mark())
+
+    def arrived(self) -> list[tuple[TableRun, int]]:
+        """Tables that the other group has let go of, and the manifest here up to which they have everything."""
+        return [
+            (table, self._backlog.number_at(table.wish.handed_lsn))
+            for table in self._tables.awake
+            if table.arriving and table.wish is not None and table.wish.handed_lsn is not None
+        ]
+
+    def take_over(self, table: TableRun, manifest: int) -> Taken:
+        """Continue a lake table from where the other group left it, or find that it needs a fresh copy."""
+        oid, source_id = table.schema.oid, self._source.table_id(table.schema.oid)
+        position = table.wish.handed_lsn if table.wish is not None else None
+        if not self._store.take_over(table.record):
+            return Taken(table, False)
+        found = self._lake.applied(table.target, source_id) if position else None
+        applied: Applied | None = None
+        if found is not None and position is not None and found.lsn <= position:
+            # Numbers of manifests are each group's own.
+            at = replace(found, lsn=position, manifest=manifest)
+            if continues(at, self._log.start):
+                applied = self._lake.restate(at, source_id)
+        # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
+        return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied)
+
+    def taken(self, result: Taken) -> None:
+        table, applied = result.table, result.applied
+        if not result.ours or self._tables.get(table.schema.oid) is not table:
+            # Something else was asked for meanwhile; the next look says what.
+            return
+        table.arriving, table.dirty = False, True
+        if table.wish is not None:
+            table.wish = replace(table.wish, moving_from=None, handover_lsn=None, handed_lsn=None)
+        if applied is None:
+            log.info("%s came to group %s; it is copied anew", table.name, self._group)
+            table.resync = True
+            return
+        log.info("%s came to group %s at %s, without a fresh copy", table.name, self._group, applied.lsn)
+        table.become(TableState.CATCHUP)
+        table.advance(applied, self._backlog.after(table.schema.oid, applied.manifest))
+
+    # ---- the group that a table leaves
+
+    def leaving(self, logged: Lsn) -> Iterator[TableRun]:
+        """Tables that have come as far as the other group needs; this group has nothing more to do with them."""
+        for table in self._tables.awake:
+            wish = table.wish
+            if wish is None or not leaves(wish, self._group) or table.job is not None:
+                continue
+            position = handed_at(table, wish.handover_lsn, logged)
+            if position is not None:
+                self._tables.let_go(table)
+                table.wish = replace(wish, handed_lsn=position)
+                yield table
+
+    def hand_over(self, table: TableRun) -> TableRun:
+        wish = table.wish
+        assert wish is not None and wish.handed_lsn is not None
+        try:
+            self._store.note_handed(table.schema.oid, self._group, wish.handed_lsn)
+            log.info("%s leaves group %s at %s", table.name, self._group, wish.handed_lsn)
+        except Wal2LakeError as error:
+            # Whether it is noted is unknown; what the store says next decides.
+            log.warning("%s could not be handed over: %s", table.name, error)
+        return table
+
+
+def handed_at(table: TableRun, handover: Lsn | None, logged: Lsn) -> Lsn | None:
+    """The position at which a table can be handed over now; ZERO: with a fresh copy; None: not yet."""
+    if table.resync or table.copy_failed or table.detached:
+        return ZERO
+    if handover is None or not table.active or table.applied is None:
+        return None
+    position = logged if table.waiting is None else table.applied.lsn
+    return position if position >= handover else None

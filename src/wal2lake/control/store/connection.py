@@ -1,0 +1,100 @@
+"""One session with the state store, opened when needed and again when lost, and the values that pass through it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from ...errors import ConnectionFailed
+from ...position import Lsn
+from ...schema import TableId
+from ...source.connect import bounded
+
+CHANNEL = "wal2lake"
+PATIENCE_SECONDS = 15.0
+
+Session = psycopg.Connection[dict[str, Any]]
+NOTIFY = sql.SQL("NOTIFY {}").format(sql.Identifier(CHANNEL))
+LISTEN = sql.SQL("LISTEN {}").format(sql.Identifier(CHANNEL))
+
+
+class StoreSession:
+    """Safe to use from several threads; reconnects after a lost connection."""
+
+    def __init__(self, dsn: str, connect_timeout: float = 10) -> None:
+        self.dsn = dsn
+        self._timeout = connect_timeout
+        self._lock = threading.Lock()
+        self._connection: Session | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def use(self) -> Iterator[Session]:
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = open_session(self.dsn, self._timeout, "wal2lake state")
+            try:
+                with bounded(self._connection, PATIENCE_SECONDS):
+                    yield self._connection
+            except psycopg.OperationalError as error:
+                self._connection.close()
+                self._connection = None
+                raise ConnectionFailed(server="the state store", cause=first_line(error)) from error
+
+    @contextmanager
+    def telling(self) -> Iterator[Session]:
+        """A transaction after which the running processes are woken."""
+        with self.use() as connection, connection.transaction():
+            yield connection
+            connection.execute(NOTIFY)
+
+
+def open_session(dsn: str, timeout: float, application: str) -> Session:
+    try:
+        return psycopg.connect(
+            dsn, autocommit=True, row_factory=dict_row, connect_timeout=max(2, round(timeout)),
+            application_name=application[:63], keepalives_idle=15, keepalives_interval=5, keepalives_count=3,
+        )  # fmt: skip
+    except psycopg.OperationalError as error:
+        raise ConnectionFailed(server="the state store", cause=first_line(error)) from error
+
+
+def first_line(error: psycopg.Error) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def lsn(value: str | None) -> Lsn | None:
+    return None if value is None else Lsn.parse(value)
+
+
+def text(value: Lsn | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def table_id(schema: str | None, name: str | None) -> TableId | None:
+    return None if schema is None or name is None else TableId(schema, name)
+
+
+def jsonable(value: object) -> object:
+    match value:
+        case Lsn():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case str():
+            # The one character that neither jsonb nor text can hold.
+            return value.replace("\0", "")
+        case _:
+            return value

@@ -1,0 +1,257 @@
+"""The state store: what is wanted, and a cache of states and errors for people to query.
+
+It is the `wal2lake` schema of the source database, or of another PostgreSQL (`[state] dsn`). What is applied is never
+read from here: that stands in the lake's own commits. A row here that is out of date misleads nobody but a reader.
+The process that runs a group holds an advisory lock on its session, and is woken by NOTIFY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from ...errors import SourceRefused
+from ...schema import TableId
+from ..state import GroupState, Mode, TableState
+from .connection import jsonable, lsn, table_id, text
+from .history import History
+from .layout import CREATE, LATEST, UPGRADES
+from .lease import LOCK_CLASS, holder
+from .records import GroupRecord, TableRecord
+from .wishes import Wishes, handed_to
+
+_FIELDS = """"group" text, oid oid, schema text, name text, state text, mode text, applied_lsn pg_lsn, rows bigint,
+    changes_applied bigint, last_commit_at timestamptz, behind_since timestamptz, error text, remedy text,
+    retry_at timestamptz, failures int, kind text, target_schema text, target_name text, replaces oid"""
+_INSERT = f"""
+INSERT INTO wal2lake.tables AS t (group_name, oid, schema_name, table_name, state, mode, applied_lsn, rows,
+    changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures, kind, target_schema, target_name,
+    replaces)
+SELECT * FROM jsonb_to_recordset(%s) AS given ({_FIELDS})
+"""  # noqa: S608 - constants
+_SAVE_TABLES = (
+    _INSERT
+    + """
+ON CONFLICT (group_name, oid) DO UPDATE SET
+    schema_name = excluded.schema_name, table_name = excluded.table_name, state = excluded.state,
+    mode = excluded.mode, applied_lsn = excluded.applied_lsn, rows = excluded.rows,
+    changes_applied = excluded.changes_applied, last_commit_at = excluded.last_commit_at,
+    behind_since = excluded.behind_since, error = excluded.error, remedy = excluded.remedy,
+    retry_at = excluded.retry_at, failures = excluded.failures, kind = excluded.kind,
+    target_schema = excluded.target_schema, target_name = excluded.target_name, replaces = excluded.replaces,
+    updated_at = now()
+"""
+)
+_CLAIM_TABLES = (
+    _INSERT
+    + """
+WHERE NOT EXISTS (SELECT FROM wal2lake.tables held WHERE held.oid = given.oid)
+RETURNING oid
+"""
+)
+
+
+class StateStore(Wishes, History):
+    """The store in a PostgreSQL database. Safe to use from several threads; reconnects after a lost connection."""
+
+    def exists(self) -> bool:
+        with self.use() as connection:
+            row = connection.execute("SELECT to_regclass('wal2lake.version') IS NOT NULL AS found").fetchone()
+        return bool(row and row["found"])
+
+    def create(self) -> None:
+        """Make the schema if it is not there, and bring one of an older version up to date."""
+        if self.exists() and self.version() >= LATEST:
+            return
+        try:
+            with self.use() as connection, connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK_CLASS])
+                connection.execute(CREATE)
+                for step in sorted(UPGRADES):
+                    connection.execute(UPGRADES[step])
+                connection.execute("DELETE FROM wal2lake.version")
+                connection.execute("INSERT INTO wal2lake.version VALUES (%s)", [LATEST])
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SourceRefused(
+                operation="CREATE SCHEMA wal2lake", object="the database", cause=error.diag.message_primary,
+                remedy="GRANT CREATE ON DATABASE … TO this user, or set [state] dsn to a database of its own",
+            ) from error  # fmt: skip
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether the store has all that this version reads."""
+        return self.version() >= LATEST
+
+    def version(self) -> int:
+        with self.use() as connection:
+            row = connection.execute("SELECT max(version) AS version FROM wal2lake.version").fetchone()
+        return int(row["version"] or 0) if row else 0
+
+    def drop(self) -> None:
+        with self.use() as connection:
+            connection.execute("DROP SCHEMA IF EXISTS wal2lake CASCADE")
+
+    def groups(self) -> list[GroupRecord]:
+        with self.use() as connection:
+            rows = connection.execute("SELECT * FROM wal2lake.groups ORDER BY name").fetchall()
+        return [
+            GroupRecord(
+                name=row["name"], state=GroupState(row["state"]), slot=row["slot"], capture=row["capture"],
+                holder=row["holder"], logged_lsn=lsn(row["logged_lsn"]), error=row["error"], remedy=row["remedy"],
+                warning=row.get("warning"), changelog_bytes=row.get("changelog_bytes"), updated_at=row["updated_at"],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def holder(self, group: str) -> str | None:
+        """Who runs a group now; None if nobody does."""
+        with self.use() as connection:
+            return holder(connection, group)
+
+    def save_group(self, group: GroupRecord) -> None:
+        with self.use() as connection:
+            connection.execute(
+                """
+                INSERT INTO wal2lake.groups
+                    (name, state, holder, slot, capture, logged_lsn, error, remedy, warning, changelog_bytes)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                ON CONFLICT (name) DO UPDATE SET state = excluded.state, holder = excluded.holder,
+                    slot = excluded.slot, capture = excluded.capture,
+                    logged_lsn = coalesce(excluded.logged_lsn, groups.logged_lsn),
+                    error = excluded.error, remedy = excluded.remedy, warning = excluded.warning,
+                    changelog_bytes = excluded.changelog_bytes, updated_at = now()
+                """,
+                [
+                    group.name, group.state, group.holder, group.slot, group.capture,
+                    text(group.logged_lsn), group.error, group.remedy, group.warning, group.changelog_bytes,
+                ],
+            )  # fmt: skip
+
+    def tables(self, group: str | None = None) -> list[TableRecord]:
+        with self.use() as connection:
+            rows = connection.execute(
+                "SELECT * FROM wal2lake.tables WHERE %(group)s::text IS NULL OR group_name = %(group)s"
+                " ORDER BY group_name, schema_name, table_name",
+                {"group": group},
+            ).fetchall()
+        return [_table_record(row) for row in rows]
+
+    def save_tables(self, tables: Iterable[TableRecord]) -> None:
+        """Write records, in one statement however many there are."""
+        values = [_table_values(table) for table in tables]
+        if values:
+            with self.use() as connection:
+                connection.execute(_SAVE_TABLES, [Jsonb(values)])
+
+    def claim_tables(self, tables: Iterable[TableRecord], copy: bool = True) -> set[int]:
+        """Write records of tables that are new here; a table that any group has stays that group's. The claimed ones.
+
+        They want a first copy, unless `copy` is False.
+        """
+        values = [_table_values(table) for table in tables]
+        if not values:
+            return set()
+        with self.use() as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", [LOCK_CLASS])
+            rows = connection.execute(_CLAIM_TABLES, [Jsonb(values)]).fetchall()
+            claimed = {int(row["oid"]) for row in rows}
+            if not copy:
+                connection.execute(
+                    "UPDATE wal2lake.tables SET resync_wanted = NULL WHERE oid = ANY (%s::oid[])", [list(claimed)]
+                )
+        return claimed
+
+    def take_over(self, table: TableRecord) -> bool:
+        """Claim a table that was handed over to its group. It wants a fresh copy until `end_take_over` knows better.
+
+        False if somebody has asked for something else meanwhile.
+        """
+        with self.use() as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", [LOCK_CLASS])
+            if not handed_to(connection, table.oid, table.group):
+                return False
+            connection.execute(_CLAIM_TABLES, [Jsonb([_table_values(table)])])
+            row = connection.execute("SELECT group_name FROM wal2lake.tables WHERE oid = %s", [table.oid]).fetchone()
+        return row is not None and row["group_name"] == table.group
+
+    def forget_tables(self, group: str, oids: Iterable[int]) -> None:
+        with self.use() as connection:
+            connection.execute(
+                "DELETE FROM wal2lake.tables WHERE group_name = %s AND oid = ANY (%s::oid[])", [group, list(oids)]
+            )
+
+    def want_resync(self, tables: Iterable[TableRecord], together: str | None = None) -> datetime | None:
+        """Ask for a fresh copy; a running process is woken, another does it at its next start. When it was asked.
+
+        Tables that are asked for with one word `together` are copied at one common snapshot.
+        """
+        with self.telling() as connection:
+            row = connection.execute("SELECT clock_timestamp() AS now").fetchone()
+            for table in tables:
+                connection.execute(
+                    "UPDATE wal2lake.tables SET resync_wanted = %s, resync_round = %s"
+                    " WHERE group_name = %s AND oid = %s",
+                    [row and row["now"], together, table.group, table.oid],
+                )
+        return row["now"] if row else None
+
+    def rounds(self, group: str) -> dict[int, str]:
+        """Tables that are to be copied at one snapshot with others of the same word."""
+        with self.use() as connection:
+            rows = connection.execute(
+                "SELECT oid, resync_round FROM wal2lake.tables WHERE group_name = %s AND resync_round IS NOT NULL"
+                " AND resync_wanted IS NOT NULL",
+                [group],
+            ).fetchall()
+        return {int(row["oid"]): row["resync_round"] for row in rows}
+
+    def wanted_resyncs(self, group: str) -> dict[int, datetime]:
+        """Tables that want a fresh copy, and since when; a table that is new here is one of them."""
+        with self.use() as connection:
+            rows = connection.execute(
+                "SELECT oid, resync_wanted FROM wal2lake.tables WHERE group_name = %s AND resync_wanted IS NOT NULL",
+                [group],
+            ).fetchall()
+        return {int(row["oid"]): row["resync_wanted"] for row in rows}
+
+    def resync_done(self, group: str, oid: int, wanted: datetime | None) -> None:
+        """Said only after the copy is committed, so that a crash before it copies again."""
+        with self.use() as connection:
+            connection.execute(
+                "UPDATE wal2lake.tables SET resync_wanted = NULL"
+                " WHERE group_name = %s AND oid = %s AND resync_wanted <= %s",
+                [group, oid, wanted],
+            )
+
+
+def _table_record(row: dict[str, Any]) -> TableRecord:
+    return TableRecord(
+        group=row["group_name"],
+        oid=int(row["oid"]),
+        id=TableId(row["schema_name"], row["table_name"]),
+        state=TableState(row["state"]),
+        mode=Mode(row["mode"]),
+        applied_lsn=lsn(row["applied_lsn"]),
+        kind=row.get("kind"),
+        target=table_id(row.get("target_schema"), row.get("target_name")),
+        replaces=int(row["replaces"]) if row.get("replaces") is not None else None,
+        **{
+            name: row[name]
+            for name in (
+                "rows", "changes_applied", "last_commit_at", "behind_since", "error", "remedy", "retry_at", "failures"
+            )
+        },
+    )  # fmt: skip
+
+
+def _table_values(table: TableRecord) -> dict[str, object]:
+    values = {name: jsonable(value) for name, value in vars(table).items() if name not in ("id", "target")}
+    target = table.target
+    return {
+        **values, "schema": table.id.schema, "name": table.id.name,
+        "target_schema": target and target.schema, "target_name": target and target.name,
+    }  # fmt: skip

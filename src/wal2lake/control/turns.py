@@ -1,0 +1,87 @@
+"""How many may work at the same time, over all groups of a process: groups take turns, who waits longest goes first.
+
+One Spark driver serves all groups. A pool of workers for each of them would together overload the machine, and one
+group that always has work would keep the others from theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Turns:
+    """A bound on the work under way, and the threads that do it. Safe to use from several threads."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._most = most
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._line: dict[object, Callable[[], object]] = {}
+        """groups that wait for a turn, longest first, each with how it is called"""
+
+    def free(self, who: object) -> bool:
+        """Whether a worker is free and nobody else waits for it."""
+        with self._lock:
+            return self._busy < self._most and not self._line.keys() - {who}
+
+    def mine(self, who: object, call: Callable[[], object]) -> bool:
+        """Whether it is this one's turn; if not, it stands in line and is called when it is."""
+        with self._lock:
+            ahead = list(self._line).index(who) if who in self._line else len(self._line)
+            if self._busy + ahead < self._most:
+                return True
+            self._line.setdefault(who, call)
+            return False
+
+    def leave(self, who: object) -> None:
+        """Stand in line no more; the next one may go."""
+        with self._lock:
+            stood = self._line.pop(who, None) is not None
+        if stood:
+            self._call()
+
+    def begin(self, who: object, work: Callable[[], T]) -> Future[T]:
+        """Take the turn; whoever wants another one after it goes to the end of the line."""
+        with self._lock:
+            self._busy += 1
+            self._line.pop(who, None)
+        future = self._pool.submit(work)
+        future.add_done_callback(self._end)
+        return future
+
+    def _end(self, _: Future[T]) -> None:
+        with self._lock:
+            self._busy -= 1
+        self._call()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _call(self) -> None:
+        with self._lock:
+            called = list(self._line.values())[: max(0, self._most - self._busy)]
+        for call in called:
+            call()
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """The workers of one driver, for all groups."""
+
+    applies: Turns
+    copies: Turns
+
+    @classmethod
+    def of(cls, applies: int, copies: int) -> Workforce:
+        return cls(Turns("apply", applies), Turns("copy", copies))
+
+    def close(self) -> None:
+        self.applies.close()
+        self.copies.close()

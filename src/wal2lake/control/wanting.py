@@ -1,0 +1,99 @@
+"""Which tables a group is to mirror, and under which names in the lake: pure readings of what is configured and asked.
+
+names and patterns of the group ─┐
+added, removed, moved by command ─┼─► the group's tables
+who has which table already ──────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..config import Config, GroupConfig, TableConfig
+from ..schema import TableId, TableSchema
+from .store import GroupWish, TableWish
+
+
+def wanted_by(
+    group: str, matched: Iterable[int], wishes: Mapping[int, TableWish], held: Mapping[int, str]
+) -> tuple[int, ...]:
+    """The oids that a group is to mirror. A table is of one group: the one that was asked for, or that has it already.
+
+    `held` has the group of each table that some group has. A table on its way from one group to another is both's.
+    """
+    oids = dict.fromkeys(matched)
+    oids |= dict.fromkeys(wish.oid for wish in wishes.values() if group in (wish.group, wish.moving_from))
+    return tuple(oid for oid in oids if _wants(group, oid, wishes.get(oid), held, oid in set(matched)))
+
+
+def _wants(group: str, oid: int, wish: TableWish | None, held: Mapping[int, str], matched: bool) -> bool:
+    if wish is None or wish.wanted is None:
+        return matched and held.get(oid, group) == group
+    if not wish.wanted:
+        return False
+    return wish.group == group or leaves(wish, group)
+
+
+def leaves(wish: TableWish, group: str) -> bool:
+    """Whether a table is still this group's, on its way to another."""
+    return wish.moving_from == group and wish.handed_lsn is None
+
+
+def arrives(wish: TableWish | None, group: str) -> bool:
+    """Whether a table is on its way to this group, and not yet its own."""
+    return wish is not None and wish.group == group and wish.moving_from not in (None, group)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What the configuration says of lake tables' names."""
+
+    tables: Mapping[str, TableConfig]
+    on_rename: str = "keep"
+
+    @classmethod
+    def of(cls, config: Config, group: GroupConfig) -> Naming:
+        return cls(config.tables, group.on_rename)
+
+    def first(self, id: TableId, wish: TableWish | None) -> TableId:
+        """The name of a lake table that is to be made."""
+        settings = self.tables.get(str(id))
+        if wish is not None and wish.target is not None:
+            return wish.target
+        return TableId.parse(settings.target) if settings is not None and settings.target else id
+
+    def renamed(self, schema: TableSchema, target: TableId, wish: TableWish | None) -> TableId | None:
+        """The name that a lake table is to be given after its source table was renamed; None: it keeps its own."""
+        settings = self.tables.get(str(schema.id))
+        rule = settings.on_rename if settings is not None and settings.on_rename else self.on_rename
+        named = (wish is not None and wish.target is not None) or (settings is not None and settings.target is not None)
+        return schema.id if rule == "rename" and not named and target != schema.id else None
+
+
+def groups_of(config: Config, wishes: Mapping[str, GroupWish]) -> tuple[GroupConfig, ...]:
+    """All groups there are: the configuration's, then those that a command made."""
+    configured = {group.name for group in config.groups}
+    made = [_group(wish) for wish in wishes.values() if wish.made and wish.name not in configured]
+    return (*config.groups, *made)
+
+
+def enabled(group: GroupConfig, wishes: Mapping[str, GroupWish]) -> bool:
+    wish = wishes.get(group.name)
+    return wish is None or (wish.enabled and not wish.dropping)
+
+
+def _group(wish: GroupWish) -> GroupConfig:
+    group = GroupConfig(name=wish.name, tables=wish.tables, exclude=wish.exclude)
+    settings = {"flush_interval": wish.flush_interval, "flush_bytes": wish.flush_bytes}
+    return group.model_copy(update={name: value for name, value in settings.items() if value is not None})
+
+
+def taken_targets(
+    records: Iterable[tuple[int, TableId]], wishes: Collection[TableWish], but: int
+) -> Mapping[TableId, int]:
+    """The lake tables that belong to source tables other than one."""
+    taken = {target: oid for oid, target in records if oid != but}
+    return taken | {
+        wish.target: wish.oid for wish in wishes if wish.target and wish.oid != but and wish.wanted is not False
+    }

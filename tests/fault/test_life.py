@@ -1,0 +1,199 @@
+"""Tables and groups come and go at random while a writer is busy: at the end all is equal, and nobody had to wait.
+
+    make life-test [SECONDS=600] [SEED=]
+
+Ten tables, 300 transactions a second. Three of the tables are left in peace: how far they are behind is looked at all
+the time, and may never be more than a bound.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from mirroring import Mirrored
+
+from servers import Database
+from waiting import wait_until
+from wal2lake.control.store import GroupWish
+from wal2lake.errors import Wal2LakeError
+from wal2lake.mirror import Mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = float(os.environ.get("WAL2LAKE_TEST_SECONDS") or 600)
+RATE = 300
+"""transactions a second"""
+BOUND = 60.0
+"""seconds that a table left in peace may be behind, on a machine that does much else"""
+PATIENCE = 240.0
+QUIET = ("t0", "t1", "t2")
+BUSY = tuple(f"t{number}" for number in range(3, 10))
+GROUPS = ("second", "third")
+
+
+_STEPS = {"add": 4, "pause": 2, "resume": 3, "resync": 3, "move": 5, "remove": 2, "create": 3, "drop": 1}
+"""what is asked for, and how often beside the others"""
+
+
+class Writer:
+    """Small transactions at a steady rate, over all tables."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        self._dsn, self._random = database.dsn, random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._body, name="writer")
+        self.committed = 0
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _body(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                began = time.monotonic()
+                while not self._stop.is_set():
+                    self._write(connection)
+                    self.committed += 1
+                    ahead = self.committed / RATE - (time.monotonic() - began)
+                    if ahead > 0:
+                        self._stop.wait(ahead)
+        except BaseException as error:
+            self.failure = error
+
+    def _write(self, connection: psycopg.Connection[Any]) -> None:
+        table, id = self._random.choice((*QUIET, *BUSY)), self._random.randint(1, 2000)
+        change = self._random.choice([
+            "INSERT INTO {0} VALUES ({1}, 0, 'new') ON CONFLICT (id) DO UPDATE SET n = {0}.n + 1",
+            "UPDATE {0} SET n = n + 1 WHERE id = {1}",
+            "UPDATE {0} SET id = {2}, n = n + 1 WHERE id = {1}",
+            "DELETE FROM {0} WHERE id = {1}",
+        ])  # fmt: skip
+        with connection.transaction():
+            connection.execute(change.format(table, id, 100_000 + self.committed).encode())
+
+
+class Disturber:
+    """Asks for something at random, again and again; what is refused is refused with a reason, and counted."""
+
+    def __init__(self, mirror: Mirror, seed: int) -> None:
+        self._mirror, self._random = mirror, random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def disturb(self) -> None:
+        """Mostly what can be done as things stand; they may have changed when it is asked for."""
+        step = self._random.choices(list(_STEPS), list(_STEPS.values()))[0]
+        try:
+            self._do(step)
+            self.done[step] += 1
+        except Wal2LakeError as error:
+            self.refused[f"{step} ({type(error).__name__})"] += 1
+
+    def _do(self, step: str) -> None:
+        mirror, choice = self._mirror, self._random.choice
+        groups = {table.name: table.group for table in mirror.tables()}
+        there = sorted(name for name in groups if name.split(".")[1] in BUSY)
+        gone = sorted({f"public.{name}" for name in BUSY} - set(there))
+        names = self._random.sample(there, min(len(there), self._random.randint(1, 2)))
+        known = sorted(group.name for group in mirror.groups())
+        match step:
+            case "add":
+                mirror.add([choice(gone or there)], choice(known))
+            case "move":
+                table = choice(there)
+                mirror.move([table], choice([group for group in known if group != groups[table]] or known))
+            case "remove":
+                mirror.remove(names[:1], drop_lake=self._random.random() < 0.3)
+            case "resync":
+                mirror.resync(names, together=self._random.random() < 0.5)
+            case "create":
+                mirror.create_group(
+                    GroupWish(choice([g for g in GROUPS if g not in known] or GROUPS), True, flush_interval=0.5)
+                )
+            case "drop":
+                mirror.drop_group(choice([group for group in known if group in GROUPS] or GROUPS))
+            case "pause" | "resume":
+                getattr(mirror, step)(names)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 900)
+def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    seed = int(os.environ.get("WAL2LAKE_TEST_SEED") or random.randrange(10**6))
+    print(f"WAL2LAKE_TEST_SEED={seed} repeats these decisions")  # noqa: T201 - shown when the test fails
+    for name in (*QUIET, *BUSY):
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, n int, v text);"
+            f"INSERT INTO {name} SELECT i, 0, 'v' FROM generate_series(1, 1000) i"
+        )
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=[{"name": "default", "flush_interval": 0.5}])
+    mirror = Mirror(mirrored.config)
+    disturber = Disturber(mirror, seed)
+    worst = 0.0
+    with mirrored.running():
+        mirrored.is_streaming(*QUIET, *BUSY)
+        with Writer(database, seed) as writer:
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until:
+                disturber.disturb()
+                pause = time.monotonic() + random.Random(seed + sum(disturber.done.values())).uniform(0.5, 3)
+                while time.monotonic() < pause:
+                    behind = {t.name: t.lag_seconds for t in mirror.tables() if t.name.split(".")[1] in QUIET}
+                    assert len(behind) == len(QUIET), behind
+                    worst = max(worst, *behind.values())
+                    assert worst < BOUND, (behind, dict(disturber.done))
+        assert writer.failure is None, writer.failure
+        told = f"done {dict(disturber.done)}, refused {dict(disturber.refused)}; at most {worst:.1f} s behind"
+        print(f"{writer.committed} transactions; {told}")  # noqa: T201
+        _bring_all_back(mirror)
+        wait_until(
+            lambda: _all_stream(mirror),
+            PATIENCE,
+            lambda: [(t.name, t.group, t.state, t.error) for t in mirror.tables()],
+        )
+        mirrored.follows(*QUIET, *BUSY)
+    slots = database.value(
+        "SELECT array_agg(slot_name::text) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    assert len(slots) == len(mirror.groups()), slots
+
+
+def _bring_all_back(mirror: Mirror) -> None:
+    """Every table is to be mirrored again, wherever."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        missing = {f"public.{name}" for name in BUSY} - {table.name for table in mirror.tables()}
+        for name in missing:
+            try:
+                mirror.add([name], "default")
+            except Wal2LakeError:
+                continue
+        present = [table.name for table in mirror.tables() if table.name.split(".")[1] in BUSY]
+        if present:
+            mirror.resume(present)
+        if not missing and len(present) == len(BUSY):
+            return
+        time.sleep(0.5)
+    raise AssertionError([(table.name, table.group, table.state) for table in mirror.tables()])
+
+
+def _all_stream(mirror: Mirror) -> bool:
+    tables = mirror.tables()
+    return len(tables) == len(QUIET) + len(BUSY) and all(table.state == "STREAMING" for table in tables)

@@ -1,0 +1,307 @@
+"""The life of tables while a run is on: added, removed, paused, resumed, renamed, dropped, moved; others go on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import PATIENCE, Mirrored
+
+from oracle import assert_equal_tables
+from servers import Database
+from waiting import wait_until
+from wal2lake.control.store import GroupWish, HistoryEntry
+from wal2lake.demo.compare import open_catalog
+from wal2lake.errors import CommandRefused
+from wal2lake.mirror import Mirror, RunOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP = {"name": "default", "tables": ["public.a", "public.b"], "flush_interval": 0.1}
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    for name in "abcd":
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text);"
+            f"INSERT INTO {name} SELECT i, 'v' FROM generate_series(1, 50) i"
+        )
+    return Mirrored(database, tmp_path / "lake", spark, groups=[GROUP])
+
+
+def _mirror(mirrored: Mirrored) -> Mirror:
+    return Mirror(mirrored.config)
+
+
+def _state(mirrored: Mirrored, name: str) -> str | None:
+    table = mirrored.table(name)
+    return table.state if table is not None else None
+
+
+def _becomes(mirrored: Mirrored, name: str, state: str | None) -> None:
+    wait_until(
+        lambda: _state(mirrored, name) == state, PATIENCE,
+        lambda: f"{name} is {mirrored.table(name)}, not {state}",
+    )  # fmt: skip
+
+
+def _write(mirrored: Mirrored, *names: str, first: int) -> None:
+    for name in names:
+        mirrored.database.execute(
+            f"INSERT INTO {name} VALUES ({first}, 'new'); UPDATE {name} SET v = v || '+' WHERE id % 7 = {first} % 7;"
+            f"DELETE FROM {name} WHERE id = {first} % 50"
+        )
+
+
+def _lake_tables(lake: Path) -> set[str]:
+    with open_catalog(lake) as catalog:
+        return {".".join(name) for space in catalog.list_namespaces() for name in catalog.list_tables(space)}
+
+
+def _versions(lake: Path, *name: str) -> int:
+    with open_catalog(lake) as catalog:
+        return len(catalog.load_table(name).history())
+
+
+def _moves(entries: tuple[HistoryEntry, ...]) -> list[str]:
+    return [entry.after for entry in entries if entry.after is not None]
+
+
+def test_tables_are_added_paused_resumed_and_removed_while_a_run_is_on(mirrored: Mirrored) -> None:
+    mirror = _mirror(mirrored)
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        assert mirror.add(["public.c"]) == ("public.c",)
+        mirrored.is_streaming("c")
+        _write(mirrored, "a", "b", "c", first=101)
+        mirrored.follows("a", "b", "c")
+
+        mirror.pause(["public.b"])
+        _becomes(mirrored, "b", "PAUSED")
+        before = _versions(mirrored.lake, "public", "b")
+        _write(mirrored, "a", "b", "c", first=102)
+        mirrored.follows("a", "c")
+        mirrored.slot_passes(mirrored.now())
+        assert _versions(mirrored.lake, "public", "b") == before
+        mirror.resume(["public.b"])
+        mirrored.follows("a", "b", "c")
+
+        mirror.add(["d"], target="other.named")
+        mirrored.is_streaming("d")
+        _write(mirrored, "d", first=103)
+        wait_until(
+            lambda: mirrored.table("d") and mirrored.database.value("SELECT count(*) FROM d") == _count(mirrored, "other.named"),
+            PATIENCE, "the changes of d arrive under its other name",
+        )  # fmt: skip
+        mirror.remove(["public.c"], drop_lake=False)
+        mirror.remove(["public.d"], drop_lake=True)
+        _becomes(mirrored, "c", None)
+        _becomes(mirrored, "d", None)
+        wait_until(lambda: "other.named" not in _lake_tables(mirrored.lake), PATIENCE, "the lake table is dropped")
+        assert _lake_tables(mirrored.lake) == {"public.a", "public.b", "public.c"}
+        published = (
+            "SELECT array_agg(tablename::text ORDER BY 1) FROM pg_publication_tables WHERE pubname = 'wal2lake_default'"
+        )
+        assert mirrored.database.value(published) == ["a", "b"]
+    entries = mirror.history("public.b")
+    assert _moves(entries)[-4:] == ["STREAMING", "PAUSED", "CATCHUP", "STREAMING"]
+    assert [entry.detail for entry in entries if entry.after is None] == ["tables pause", "tables resume"]
+    assert all(entry.who for entry in entries)
+
+
+def _count(mirrored: Mirrored, name: str) -> int:
+    with open_catalog(mirrored.lake) as catalog:
+        return int(catalog.load_table(tuple(name.split("."))).scan().to_arrow().num_rows)
+
+
+def test_what_is_asked_for_without_a_run_is_done_by_the_next(mirrored: Mirrored) -> None:
+    mirrored.catches_up("a", "b")
+    mirror = _mirror(mirrored)
+    mirror.add(["public.c"])
+    mirror.pause(["public.b"])
+    _write(mirrored, "a", "b", "c", first=101)
+    result = mirrored.once()
+    assert result.ok and {table.name: table.state for table in result.reached}["public.b"] == "PAUSED"
+    mirrored.equal("a", "c")
+    mirror.resume(["public.b"])
+    mirror.remove(["public.c"], drop_lake=True)
+    mirrored.catches_up("a", "b")
+    assert _lake_tables(mirrored.lake) == {"public.a", "public.b"}
+    with pytest.raises(CommandRefused, match="mirrors it already"):
+        mirror.add(["public.a"])
+    with pytest.raises(CommandRefused, match="another table has this lake table"):
+        mirror.add(["public.c"], target="public.a")
+
+
+def test_a_table_added_without_a_copy_begins_empty_at_the_current_position(mirrored: Mirrored) -> None:
+    mirrored.catches_up("a", "b")
+    _mirror(mirrored).add(["public.c"], copy=False)
+    assert mirrored.once().ok
+    assert _count(mirrored, "public.c") == 0
+    mirrored.database.execute("INSERT INTO c VALUES (1000, 'later')")
+    assert mirrored.once().ok
+    assert _count(mirrored, "public.c") == 1
+    mirrored.resync("c")
+    mirrored.catches_up("a", "b", "c")
+
+
+def test_a_renamed_table_goes_on_into_the_same_lake_table(mirrored: Mirrored) -> None:
+    mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1}])
+    mirrored.catches_up("a", "b")
+    mirrored.database.execute("ALTER TABLE a RENAME TO renamed")
+    _write(mirrored, "renamed", "b", first=101)
+    assert mirrored.once().ok
+    assert_equal_tables(mirrored.database, mirrored.lake, ["b"])
+    assert "public.renamed" not in _lake_tables(mirrored.lake)
+    assert _count(mirrored, "public.a") == mirrored.database.value("SELECT count(*) FROM renamed")
+    mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_rename": "rename"}])
+    _write(mirrored, "renamed", first=102)
+    mirrored.catches_up("renamed", "b")
+    assert "public.a" not in _lake_tables(mirrored.lake)
+    _write(mirrored, "renamed", first=103)
+    mirrored.catches_up("renamed")
+
+
+def test_a_dropped_table_is_marked_and_one_of_its_name_must_be_resynced(mirrored: Mirrored) -> None:
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        _write(mirrored, "a", "b", first=101)
+        rows = mirrored.database.value("SELECT count(*) FROM a")
+        mirrored.database.execute("DROP TABLE a")
+        _becomes(mirrored, "a", "DROPPED")
+        assert _count(mirrored, "public.a") == rows
+        mirrored.database.execute("CREATE TABLE a (id int PRIMARY KEY, w text); INSERT INTO a VALUES (1, 'again')")
+        wait_until(
+            lambda: any("made anew at the source" in f"{table.error}" for table in _mirror(mirrored).tables()),
+            PATIENCE, lambda: _mirror(mirrored).tables(),
+        )  # fmt: skip
+        assert _count(mirrored, "public.a") == rows
+        _write(mirrored, "b", first=102)
+        mirrored.follows("b")
+        mirrored.resync("a")
+        wait_until(lambda: len(_mirror(mirrored).tables()) == 2, PATIENCE, lambda: _mirror(mirrored).tables())
+        mirrored.database.execute("INSERT INTO a VALUES (2, 'more')")
+        mirrored.follows("a", "b")
+
+
+def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored: Mirrored) -> None:
+    """While nobody writes, every read of the table during resyncs has the same rows."""
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(_count(mirrored, "public.a"))
+
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for _ in range(3):
+                before = _versions(mirrored.lake, "public", "a")
+                Mirror(mirrored.config).resync(["public.a", "public.b"], together=True)
+                wait_until(lambda: _versions(mirrored.lake, "public", "a") > before, PATIENCE, "it is copied anew")  # noqa: B023
+                mirrored.is_streaming("a", "b")
+        finally:
+            stop.set()
+            reader.join()
+    assert set(seen) == {50} and len(seen) > 10
+
+
+def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mirrored: Mirrored) -> None:
+    mirror = _mirror(mirrored)
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, mirror.groups)
+        _write(mirrored, "a", "b", first=101)
+        mirror.move(["public.a"], "second")
+        for number in range(102, 110):
+            _write(mirrored, "a", "b", first=number)
+        wait_until(lambda: _group_of(mirrored, "a") == "second", PATIENCE, lambda: mirrored.table("a"))
+        _write(mirrored, "a", "b", first=120)
+        mirrored.follows("a", "b")
+        assert _moves(mirror.history("public.a")).count("SNAPSHOT") == 1
+        with pytest.raises(CommandRefused, match="the configuration has it"):
+            mirror.drop_group("default")
+        mirror.enable_group("second", False)
+        wait_until(
+            lambda: _group_state(mirror, "second") == "DISABLED" and _holder(mirror, "second") is None,
+            PATIENCE,
+            mirror.groups,
+        )
+        _write(mirrored, "a", first=121)
+        mirror.enable_group("second")
+        mirrored.follows("a", "b")
+        mirror.move(["public.a"], "default")
+        wait_until(lambda: _group_of(mirrored, "a") == "default", PATIENCE, lambda: mirrored.table("a"))
+        _write(mirrored, "a", "b", first=122)
+        mirrored.follows("a", "b")
+        assert mirror.drop_group("second")
+        slots = "SELECT array_agg(slot_name::text) FROM pg_replication_slots WHERE database = current_database()"
+        assert mirrored.database.value(slots) == [mirrored.slot]
+        assert mirrored.database.value("SELECT count(*) FROM pg_publication") == 1
+
+
+def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothing(mirrored: Mirrored) -> None:
+    place, aside = mirrored.lake / "public" / "b", mirrored.lake / "aside"
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        place.rename(aside)
+        _write(mirrored, "a", "b", first=101)
+        failed = mirrored.fails("b")
+        assert failed.retry_at is not None
+        for number in (102, 103):
+            _write(mirrored, "a", "b", first=number)
+            mirrored.follows("a")
+            mirrored.slot_passes(mirrored.now())
+    # The waiting time is kept over a restart; a command ends it.
+    with mirrored.running():
+        mirrored.is_streaming("a")
+        kept = mirrored.fails("b")
+        assert kept.retry_at == failed.retry_at, (kept, failed)
+        if place.exists():
+            raise AssertionError("something was made in the place of the lake table")
+        aside.rename(place)
+        _mirror(mirrored).resume(["public.b"])
+        mirrored.follows("a", "b")
+        table = mirrored.table("b")
+        assert table is not None and table.error is None and table.retry_at is None
+    assert "ERRORED" in _moves(_mirror(mirrored).history("public.b"))
+
+
+def test_a_gap_is_mended_by_itself_where_that_is_asked_for(mirrored: Mirrored) -> None:
+    mirrored.catches_up("a", "b")
+    _write(mirrored, "a", "b", first=101)
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
+    _write(mirrored, "a", "b", first=102)
+    result = Mirror(mirrored.config, mirrored.spark).run_once(options=RunOptions(resync_on_gap=True))
+    assert result.ok, result.missed
+    mirrored.equal("a", "b")
+    _write(mirrored, "a", "b", first=103)
+    mirrored.catches_up("a", "b")
+
+
+def test_slots_are_made_for_failover_where_that_is_configured(mirrored: Mirrored) -> None:
+    mirrored.configure(source={"failover": True})
+    mirrored.catches_up("a", "b")
+    failover = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    assert mirrored.database.value(failover, [mirrored.slot]) is True
+
+
+def _group_state(mirror: Mirror, name: str) -> str | None:
+    return next((group.state for group in mirror.groups() if group.name == name), None)
+
+
+def _holder(mirror: Mirror, name: str) -> str | None:
+    return next(group.holder for group in mirror.groups() if group.name == name)
+
+
+def _group_of(mirrored: Mirrored, name: str) -> str | None:
+    table = mirrored.table(name)
+    return table.group if table is not None else None
