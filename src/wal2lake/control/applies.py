@@ -32,7 +32,7 @@ def workers(master: str, wanted: int | None = None) -> int:
 
 
 class Applies:
-    """The line of one group's tables; workers are shared with the other groups."""
+    """One group's tables in the line that all groups share, with the workers."""
 
     def __init__(self, turns: Turns, done: Callable[[], object]) -> None:
         self._turns, self._done = turns, done
@@ -43,26 +43,29 @@ class Applies:
     @property
     def idle(self) -> bool:
         """Whether nobody waits and a worker is free."""
-        return not self._line and self._turns.free(self)
+        return not self._line and self._turns.free
 
     def stand_in_line(self, table: TableRun) -> None:
         """To be called up when a worker is free; a table that stands there keeps its place."""
-        self._line.setdefault(table.schema.oid, table)
+        if table.schema.oid not in self._line:
+            self._line[table.schema.oid] = table
+            self._turns.stand((self, table.schema.oid), self._done)
 
     def leave(self, oid: int) -> None:
-        self._line.pop(oid, None)
+        if self._line.pop(oid, None) is not None:
+            self._turns.leave((self, oid))
 
     def next(self) -> TableRun | None:
         """The table whose turn it is; None while all workers are busy or nobody waits."""
-        if not self._line:
-            self._turns.leave(self)
-            return None
-        if not self._turns.mine(self, self._done):
-            return None
-        return self._line.pop(next(iter(self._line)))
+        for oid, table in self._line.items():
+            if not self._turns.mine((self, oid), self._done):
+                return None
+            self.leave(oid)
+            return table
+        return None
 
     def start(self, table: TableRun, work: Callable[[], Applied]) -> None:
-        table.job = job = self._turns.begin(self, work)
+        table.job = job = self._turns.begin((self, table.schema.oid), work)
         self._under_way.append(job)
         job.add_done_callback(lambda _: self._end(table))
 
@@ -73,8 +76,8 @@ class Applies:
 
     def close(self) -> None:
         """Wait for what is under way; what has not begun is left."""
-        self._line.clear()
-        self._turns.leave(self)
+        for oid in list(self._line):
+            self.leave(oid)
         for job in self._under_way:
             job.cancel()
         wait(self._under_way)

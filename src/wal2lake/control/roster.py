@@ -49,7 +49,7 @@ class Roster:
         self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
         naming: Naming, who: str,
     ) -> None:  # fmt: skip
-        self._group, self._source, self._store, self._lake = group, source, store, lake
+        self.group, self._source, self._store, self._lake = group, source, store, lake
         self._log, self._backlog, self._naming, self._who = changelog, backlog, naming, who
         self._tables: dict[int, TableRun] = {}
         self._awake: dict[int, TableRun] = {}
@@ -108,12 +108,12 @@ class Roster:
             if oid in self._let_go:
                 continue
             table, asked, wish = self._tables.get(oid), wanted.resyncs.get(oid), wanted.wishes.get(oid)
-            if table is not None and table.arriving and not arrives(wish, self._group):
+            if table is not None and table.arriving and not arrives(wish, self.group):
                 # It came in another way than it was expected.
                 self._awake.pop(oid, None)
                 table = None
             if table is None:
-                table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self._group))
+                table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self.group))
                 self._tables[oid] = table
                 new.append(table)
             elif asked is not None and (table.resync_wanted is None or asked > table.resync_wanted):
@@ -168,7 +168,7 @@ class Roster:
         except Wal2LakeError:
             applied = None
         if applied is None:
-            self._store.forget_tables(self._group, [record.oid])
+            self._store.forget_tables(self.group, [record.oid])
             return None
         table = TableRun(applied.schema, record)
         self._tables[record.oid] = table
@@ -212,7 +212,7 @@ class Roster:
         if len(asked) == 1:
             self._settle(asked[0], self._ask(asked[0]))
         elif asked:
-            with ThreadPoolExecutor(ASKERS, thread_name_prefix=f"ask-{self._group}") as pool:
+            with ThreadPoolExecutor(ASKERS, thread_name_prefix=f"ask-{self.group}") as pool:
                 for table, answer in zip(asked, pool.map(self._ask, asked), strict=True):
                     self._settle(table, answer)
 
@@ -255,7 +255,7 @@ class Roster:
                 if table is not None:
                     log.warning("%s is no longer wanted; its lake table stays", table.name)
         if gone:
-            self._store.forget_tables(self._group, gone)
+            self._store.forget_tables(self.group, gone)
             self._unwanted -= set(gone)
 
     def let_go(self, table: TableRun) -> None:
@@ -299,7 +299,7 @@ class Roster:
         transitions, table.transitions, table.dirty = table.transitions, [], False
         history = [
             HistoryEntry(
-                self._group, table.schema.oid, table.record.id, each.at, self._who, each.before.value,
+                self.group, table.schema.oid, table.record.id, each.at, self._who, each.before.value,
                 each.after.value, each.error,
             )
             for each in transitions

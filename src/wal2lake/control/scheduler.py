@@ -33,10 +33,11 @@ from .applies import Applies, outcome
 from .backlog import Backlog
 from .books import Books
 from .capture import CaptureProcess
-from .catalogue import Catalogue, Wanted
+from .catalogue import Catalogue
 from .chores import Chores
 from .copies import Copies, OpenSnapshot, rounds
 from .evolving import Evolving
+from .fulfilment import Fulfilment
 from .moves import Moves
 from .planner import LogView, plan
 from .pump import CaptureReport
@@ -51,13 +52,9 @@ from .wanting import Naming
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.5
-RELOOK_SECONDS = 10.0
-"""how often the catalog is looked at for new, dropped and altered tables"""
 ONCE_ATTEMPTS = 3
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
-MOVING_SECONDS = 0.5
-"""how often it is looked at while a table is on its way from or to another group"""
 HURRY_SECONDS = 1.0
 GAPS = (SlotLost, errors.SourceReplaced, errors.ChangeLogDamaged)
 """errors of the capture after which the stream can't go on where it was"""
@@ -83,20 +80,21 @@ class GroupScheduler:
         self._lease = GroupLease(store.dsn, group.name)
         naming = Naming.of(config, group)
         self._naming = naming
-        self._catalogue = Catalogue(group.name, self._source, store, naming)
         self._tables = Roster(
             group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
         )
-        self._wake, self._stopping, self._relook_now = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._stopping = threading.Event(), threading.Event()
         self._capture = CaptureProcess(config, group, on_report=self._wake.set)
-        self._capture_again = self._began = self._relooked = self._hurried = 0.0
+        self._capture_again = self._began = self._hurried = 0.0
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(workforce.copies, self._source, lake, progress, self._copied, self._wake.set)
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
         self._books = Books(group.name, self._tables, store, self._chores)
-        self._moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
+        moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
+        catalogue = Catalogue(group.name, self._source, store, naming)
+        self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
         self._lost: Advice | None = None
         self._ousted: GroupHeld | None = None
@@ -120,11 +118,11 @@ class GroupScheduler:
 
     def _begin(self, once: bool) -> None:
         self._lease.take()
-        self._began = self._relooked = monotonic()
+        self._began = monotonic()
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
-        wanted = self._catalogue.look(strict=True)
+        wanted = self._wishes.first_look()
         self._until = self._source.mark() if once else None
         self._tables.patient = not once
         if not self._log.started:
@@ -136,7 +134,7 @@ class GroupScheduler:
             self._backlog.begin()
             self._take_in()
             self._lake.start()
-            self._adopt(wanted)
+            self._wishes.adopt(wanted)
         except BaseException:
             if opened is not None:
                 opened.close()
@@ -189,7 +187,7 @@ class GroupScheduler:
         while not self._stopping.is_set():
             try:
                 if self._lease.wait(1.0):
-                    self._relook_now.set()
+                    self._wishes.look_now()
                     self._wake.set()
             except GroupHeld as error:
                 self._ousted = error
@@ -207,10 +205,10 @@ class GroupScheduler:
         self._chores.finish()
         self._look_at_capture()
         self._take_in()
-        self._relook()
+        self._wishes.relook()
         self._finish_jobs()
         self._tables.heed(self._logged())
-        self._move()
+        self._wishes.move(self._logged())
         if self._lost is not None:
             self._face_loss(self._lost)
         else:
@@ -283,43 +281,11 @@ class GroupScheduler:
         if self._backlog.has_rubbish():
             self._chores.begin("deleting what is applied", self._backlog.delete)
 
-    def _relook(self) -> None:
-        every = MOVING_SECONDS if self._moves.under_way else RELOOK_SECONDS
-        if not self._relook_now.is_set() and monotonic() - self._relooked < every:
-            return
-        if self._chores.begin("looking at the catalog", self._look, self._adopt):
-            self._relook_now.clear()
-            self._relooked = monotonic()
-
-    def _look(self) -> Wanted:
-        wanted = self._catalogue.look()
-        self._moves.look(wanted)
-        return wanted
-
-    def _adopt(self, wanted: Wanted) -> None:
-        self._tables.adopt(wanted)
-        self._evolving.looked(wanted, self._tables)
-        for wish in wanted.wishes.values():
-            if wish.drop_lake and wish.group == self.group.name and self._tables.get(wish.oid) is None:
-                self._chores.begin(f"dropping the lake table of {wish.id}", partial(self._drop_lake, wish))
-
     def _drop_lake(self, wish: TableWish) -> None:
         target = wish.target or wish.id
         source_id = self._source.table_id(wish.oid)
         if self._store.drop_lake(wish.oid, lambda: self._lake.drop(target, source_id)):
             log.info("dropped lake table %s", target)
-
-    def _move(self) -> None:
-        """Tables that come from other groups or go to them."""
-        for table in self._moves.leaving(self._logged()):
-            self._chores.begin(f"handing over {table.name}", partial(self._moves.hand_over, table), self._handed_over)
-        for table, number in self._moves.arrived():
-            work = partial(self._moves.take_over, table, number)
-            self._chores.begin(f"taking over {table.name}", work, self._moves.taken)
-
-    def _handed_over(self, table: TableRun) -> None:
-        self._tables.gone(table)
-        self._relook_now.set()
 
     # ---- copying
 

@@ -1,7 +1,7 @@
-"""How many may work at the same time, over all groups of a process: groups take turns, who waits longest goes first.
+"""How many may work at the same time, over all groups of a process: whoever has waited longest goes first.
 
-One Spark driver serves all groups. A pool of workers for each of them would together overload the machine, and one
-group that always has work would keep the others from theirs.
+One Spark driver serves all groups. A pool of workers for each of them would together overload the machine. Tables of
+all groups stand in one line, so that one of a large group waits no longer than one of a small group.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ class Turns:
         self._lock = threading.Lock()
         self._busy = 0
         self._line: dict[object, Callable[[], object]] = {}
-        """groups that wait for a turn, longest first, each with how it is called"""
+        """who waits for a turn, longest first, each with how it is called"""
 
-    def free(self, who: object) -> bool:
-        """Whether a worker is free and nobody else waits for it."""
+    @property
+    def free(self) -> bool:
+        """Whether a worker is free and nobody waits for it."""
         with self._lock:
-            return self._busy < self._most and not self._line.keys() - {who}
+            return self._busy < self._most and not self._line
+
+    def stand(self, who: object, call: Callable[[], object]) -> None:
+        """Stand in line, to be called; who stands there keeps the place."""
+        with self._lock:
+            self._line.setdefault(who, call)
 
     def mine(self, who: object, call: Callable[[], object]) -> bool:
         """Whether it is this one's turn; if not, it stands in line and is called when it is."""

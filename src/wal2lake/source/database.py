@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
-from ..errors import ConnectionFailed, ValueRefused
+from ..errors import ConnectionFailed, TableMissing, ValueRefused
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, slot
@@ -98,8 +98,11 @@ class Source:
 
     def relation(self, id: TableId) -> matching.FoundTable:
         """The table of a name, if it can be mirrored; else an error that says why not."""
+        relations = self._ask(matching.relations)
+        if all(relation.id != id for relation in relations):
+            raise TableMissing(table=str(id), group=self._group.name, remedy="correct the name: schema.table")
         name = f"{_always_quoted(id.schema)}.{_always_quoted(id.name)}"
-        (found,) = matching.select(self._ask(matching.relations), self._group.name, [name], []).tables
+        (found,) = matching.select(relations, self._group.name, [name], []).tables
         return found
 
     def settled(self) -> str:
