@@ -59,7 +59,7 @@ class GroupScheduler:
         self._lake, self._store = lake, store
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
-        self._view = LogView(self._log.schema, self._log.path, self._log.commits)
+        self._view = LogView(self._log.schema, self._log.path, self._log.commits, self._log.begins)
         self._backlog = Backlog(self._log)
         self._tables = Roster(group.name, self._source, store, lake, self._log, self._backlog)
         self._lease = GroupLease(store.dsn, group.name)
