@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from oracle import assert_equal_tables
 from servers import Database
 from waiting import wait_until
@@ -133,7 +135,8 @@ class Mirrored:
                 return False
             try:
                 self.equal(*names)
-            except AssertionError as error:
+            except (AssertionError, pa.ArrowInvalid) as error:
+                # Columns of different types can't even be compared.
                 seen[0] = str(error)
                 return False
             return True
