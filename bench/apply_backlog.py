@@ -107,7 +107,7 @@ class _Rivals:
     def _apply(self, place: Place) -> int:
         """What the scheduler does with a table that is behind."""
         log = self._origin.log
-        view = LogView(log.schema, log.path, log.commits)
+        view = LogView(log.schema, log.path, log.commits, log.begins)
         applied, commits = self._applied, 0
         manifests = log.after(0)
         last = manifests[-1].number

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from oracle import assert_equal_tables
 from servers import Database
@@ -126,15 +127,25 @@ class Mirrored:
         self.equal(*names)
 
     def becomes_equal(self, *names: str) -> None:
-        """Wait until tables are where the source is now and equal to it; DDL that no row follows comes a look later."""
-        limit = monotonic() + PATIENCE
-        while True:
+        """Wait until tables stream and are equal to a source at rest; DDL that no row follows comes a look later."""
+        seen = ["not looked at"]
+
+        def look() -> bool:
+            wanted = {f"public.{name}" for name in names}
+            tables = [table for table in Mirror(self.config).tables() if table.name in wanted]
+            late = [table for table in tables if table.state != "STREAMING" or table.lag_seconds]
+            seen[0] = str(late or "all stream")
+            if late or len(tables) < len(wanted):
+                return False
             try:
-                self.follows(*names)
-                return
-            except AssertionError:
-                if monotonic() > limit:
-                    raise
+                self.equal(*names)
+            except (AssertionError, pa.ArrowInvalid) as error:
+                # Columns of different types can't even be compared.
+                seen[0] = str(error)
+                return False
+            return True
+
+        wait_until(look, PATIENCE, lambda: f"equal: {seen[0]}")
 
     def confirmed(self) -> Lsn:
         """What the slot was told. There must be one."""

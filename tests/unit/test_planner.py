@@ -39,7 +39,10 @@ def planned(
 ) -> Plan:
     commits = {"before": (Lsn(110), Lsn(150)), "mixed": (Lsn(150), Lsn(170)), "after": (Lsn(450), Lsn(450))}
     view = LogView(
-        lambda _, version: SCHEMAS[version], lambda s: Path(s.file), lambda s: commits.get(s.file, (Lsn(160), Lsn(999)))
+        lambda _, version: SCHEMAS[version],
+        lambda s: Path(s.file),
+        lambda s: commits.get(s.file, (Lsn(160), Lsn(999))),
+        lambda s: (commits.get(s.file, (Lsn(160), Lsn(999)))[0], s.schema),
     )
     applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
     return plan(applied, manifests, view, limit, newest, Policy(stop=stop))

@@ -25,13 +25,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
 from .durable import create, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = 1
 _CACHED_MANIFESTS = 512
@@ -291,16 +294,23 @@ class ChangeLog:
 
     def commits(self, segment: Segment) -> tuple[Lsn, Lsn]:
         """The lowest and the highest commit LSN in a segment."""
-        import pyarrow.compute as pc
+        commits = self._positions(segment, seq=False).column(0)
+        return Lsn(commits[0].as_py()), Lsn(commits[-1].as_py())
+
+    def begins(self, segment: Segment) -> tuple[Lsn, int]:
+        """Commit LSN and seq of the first change in a segment."""
+        first = self._positions(segment)
+        return Lsn(first.column(0)[0].as_py()), int(first.column(1)[0].as_py())
+
+    def _positions(self, segment: Segment, seq: bool = True) -> pa.Table:
+        """Commit LSN, and seq, of all changes in a segment, in their order."""
         import pyarrow.parquet as pq
 
-        oid = int(self.path(segment).parent.name)
-        name = self.schema(oid, segment.schema).meta.commit_lsn
+        meta = self.schema(int(self.path(segment).parent.name), segment.schema).meta
         try:
-            column = pq.read_table(self.path(segment), columns=[name]).column(name)
+            return pq.read_table(self.path(segment), columns=[meta.commit_lsn, meta.seq][: 1 + seq])
         except OSError as error:
             raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
-        return Lsn(pc.min(column).as_py()), Lsn(pc.max(column).as_py())
 
     def sweep(self) -> int:
         """Remove temporary files and segments that no manifest names. Returns how many."""

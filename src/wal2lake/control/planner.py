@@ -8,7 +8,7 @@ from some commit on does it end there, within a manifest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class LogView:
     path: Callable[[Segment], Path]
     commits: Callable[[Segment], tuple[Lsn, Lsn]]
     """lowest and highest commit LSN in a segment"""
+    begins: Callable[[Segment], tuple[Lsn, int]]
+    """commit LSN and seq of a segment's first change"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class _Obstacle(Exception):
 class _Gathered:
     schema: TableSchema
     """what the table's columns are to be"""
+    followed: int
+    """the version up to which its columns had followed"""
     segments: list[tuple[Path, Segment]] = field(default_factory=list)
     written: dict[int, TableSchema] = field(default_factory=dict)
     truncations: list[Truncation] = field(default_factory=list)
@@ -90,7 +94,7 @@ def plan(
 
     With `newest`, manifests that do not name the table may be left out; a batch that takes all then ends there.
     """
-    gathered = _Gathered(applied.schema)
+    gathered = _Gathered(applied.schema, applied.schema.version)
     obstacle: Wal2LakeError | None = None
     oid = applied.schema.oid
     for manifest in manifests:
@@ -140,11 +144,10 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
     schema, since = gathered.schema, gathered.since
     ends: Lsn | None = None
     taken: list[Segment] = []
-    # Versions are counted in the order of the stream.
-    for segment in sorted(cut.segments, key=lambda segment: segment.schema):
+    for segment in _in_order(cut.segments, log):
         own = log.schema(cut.oid, segment.schema)
         # Columns that the lake table was given before its changes could be applied are not taken back.
-        if own != schema and segment.schema > schema.version:
+        if own != schema and segment.schema > gathered.followed:
             following = follow(schema, own, policy.keep_dropped)
             if rekeyed(schema, following) and (gathered.segments or taken):
                 ends = _boundary(taken, segment, log)
@@ -152,13 +155,20 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
             own = numbered(own, following)
             if following != schema:
                 since = log.commits(segment)[0]
-                schema = replace(following, version=segment.schema)
+                schema = following
         gathered.written[segment.schema] = own
         taken.append(segment)
     gathered.schema, gathered.since, gathered.ends = schema, since, ends
     gathered.segments += [(log.path(segment), segment) for segment in taken]
     gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
     gathered.bytes += sum(segment.bytes for segment in taken)
+
+
+def _in_order(segments: Sequence[Segment], log: LogView) -> Sequence[Segment]:
+    """Segments by their first change. Partitions are described one by one, so versions alone don't tell the order."""
+    if len({segment.schema for segment in segments}) == 1:
+        return segments
+    return sorted(segments, key=log.begins)
 
 
 def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
@@ -172,7 +182,7 @@ def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
 def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
     if gathered.last is None and gathered.ends is None:
         return None
-    schema = gathered.schema
+    schema = replace(gathered.schema, version=max((gathered.followed, *gathered.written)))
     position = gathered.ends if gathered.ends is not None else gathered.last.to_lsn if gathered.last else applied.lsn
     return Batch(
         to_lsn=max(position, applied.lsn),

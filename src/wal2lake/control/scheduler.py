@@ -75,7 +75,7 @@ class GroupScheduler:
         self._lake, self._store, self._resync_on_gap = lake, store, resync_on_gap
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
-        self._view = LogView(self._log.schema, self._log.path, self._log.commits)
+        self._view = LogView(self._log.schema, self._log.path, self._log.commits, self._log.begins)
         self._backlog = Backlog(self._log)
         self._lease = GroupLease(store.dsn, group.name)
         naming = Naming.of(config, group)
