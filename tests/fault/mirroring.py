@@ -126,7 +126,7 @@ class Mirrored:
             self._until(name, there, f"at {position}")
         self.equal(*names)
 
-    def becomes_equal(self, *names: str) -> None:
+    def becomes_equal(self, *names: str, patience: float = PATIENCE) -> None:
         """Wait until tables stream and are equal to a source at rest; DDL that no row follows comes a look later."""
         seen = ["not looked at"]
 
@@ -145,7 +145,7 @@ class Mirrored:
                 return False
             return True
 
-        wait_until(look, PATIENCE, lambda: f"equal: {seen[0]}")
+        wait_until(look, patience, lambda: f"equal: {seen[0]}")
 
     def confirmed(self) -> Lsn:
         """What the slot was told. There must be one."""

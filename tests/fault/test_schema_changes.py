@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import Mirrored, missed
+from mirroring import PATIENCE, Mirrored, missed
 
 from lake_history import read_lake
 from servers import Database, fresh_database
@@ -115,7 +115,7 @@ def altered(
                     _alter(database, kind, way)
             # Which table is not is for its own test to say.
             with suppress(AssertionError):
-                mirrored.becomes_equal(*NAMES)
+                mirrored.becomes_equal(*NAMES, patience=4 * PATIENCE)
             yield mirrored
 
 
