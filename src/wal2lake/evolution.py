@@ -51,6 +51,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
 
     The lake table's own name stays, whatever the source calls the table.
     """
+    _require_same_selection(lake, source)
     pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
     columns = [_carried(before, after) for before, after in pairs]
     columns += added
@@ -65,8 +66,20 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
         columns.append(replace(column, name=name, nullable=True, kept=True))
     return TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned,
-        _files(lake.heaps, source.heaps), lake.version,
+        _files(lake.heaps, source.heaps), lake.version, source.where, source.only, source.entry,
     )  # fmt: skip
+
+
+def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:
+    """Rows and columns that were left out until now are in no change: only a copy brings them."""
+    if lake.where != source.where:
+        raise Incompatible("its row filter became another one")
+    if lake.only != source.only:
+        raise Incompatible("its list of columns became another one")
+    if lake.entry != source.entry:
+        raise Incompatible("it is published by another publication, or was out of it for a while")
+    if lake.id != source.id and lake.masked and not source.masked:
+        raise Unclear(f"is {source.id}, which was {lake.id}, to be written without the masks that it had?")
 
 
 def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
@@ -177,6 +190,10 @@ def _numbered(column: Column, known: Column) -> Column:
 
 def _carried(before: Column, after: Column) -> Column:
     """The column as the lake is to have it. Raises Incompatible if values that are there would have to change."""
+    if before.mask != after.mask:
+        raise Incompatible(
+            f"the mask of column {after.name} became {after.mask or 'none'}, was {before.mask or 'none'}"
+        )
     if not _same_values(before, after):
         raise Incompatible(f"column {after.name} became {after.type_name}, was {before.type_name}")
     # What older rows have was settled when the column came to the lake.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..changelog.manifest import Refusal
+from ..pgtypes import Masking, masked
 from ..position import Lsn
 from ..schema import Column, TableSchema
 from .arrays import convert_list, delimiter
@@ -24,7 +25,7 @@ from .binding import Binding
 from .messages import DELETE, INSERT, NEW_ROW, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
 from .model import DecodedTable
 from .tuples import Cells, Tuples, walk
-from .values import Converted, Slices, arrow_type, convert, views
+from .values import Converted, Slices, arrow_type, convert, sha256, views
 
 _STREAM_EPOCH_US = 946_684_800_000_000
 
@@ -142,6 +143,10 @@ def _chosen(tuples: Tuples, output: _Output, place: int) -> Cells:
 
 
 def _convert(text: Slices, column: Column) -> Converted:
+    if column.mask is Masking.SHA256:
+        return Converted(sha256(text))
+    if column.mask is Masking.NULL:
+        return Converted(pa.nulls(len(text), arrow_type(column.lake)))
     if column.lake.is_list:
         return convert_list(text, column.lake, delimiter(column))
     return convert(text, column.lake)
@@ -220,7 +225,11 @@ class _Keys:
         if not self.schema.key:
             return "no key"
         texts = (cell.slices(self.raw)[row].decode(errors="replace") for cell in self.cells)
-        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, texts, strict=True))
+        shown = (
+            text if column.mask is None else masked(text, column.mask)
+            for column, text in zip(self.schema.key_columns, texts, strict=True)
+        )
+        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, shown, strict=True))
 
 
 def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys) -> Iterator[Refusal]:

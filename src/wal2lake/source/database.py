@@ -14,7 +14,7 @@ from ..config import Config, GroupConfig
 from ..errors import ConnectionFailed, ValueRefused
 from ..position import Lsn
 from ..schema import TableSchema
-from . import catalog, copying, matching, publication, slot
+from . import catalog, copying, matching, publication, selection, slot
 from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
@@ -49,7 +49,7 @@ class Standing:
 class Source:
     def __init__(self, config: Config, group: GroupConfig) -> None:
         self._config, self._group = config, group
-        self.publication_name = publication.publication_name(group.name)
+        self._settings = config.tables_of(group)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._identity: SourceIdentity | None = None
@@ -72,22 +72,30 @@ class Source:
 
     def discover(self) -> tuple[TableSchema, ...]:
         """The tables that the group's names and patterns mean now."""
-        matched = self._ask(lambda c: matching.match(c, self._group.name, self._group.tables, self._group.exclude))
+        self._ask(lambda c: selection.require_tables(matching.relations(c), self._settings))
+        matched = self._ask(lambda c: selection.match(c, self._group))
         for warning in matched.warnings:
             if warning not in self._told:
                 self._told.add(warning)
                 log.warning("group %s: %s", self._group.name, warning)
         oids = [table.oid for table in matched.tables]
-        schemas = self._ask(lambda c: catalog.describe(c, oids, self._config.tables))
+        schemas = self._ask(lambda c: catalog.describe(c, oids, self._settings))
         return tuple(schemas[oid] for oid in oids if oid in schemas)
 
     def publish(self, schemas: Sequence[TableSchema]) -> None:
-        """Make the group's publication hold exactly these tables."""
-        wanted = [(schema.oid, schema.id) for schema in schemas]
-        self._ask(lambda c: publication.ensure(c, self.publication_name, wanted))
+        """Make the group's publication hold exactly these tables. One that the group names is somebody else's."""
+        if self._group.publication is not None:
+            return
+        parts = [schema for schema in schemas if schema.where is not None or schema.only]
+        whole = [(schema.oid, schema.id) for schema in schemas if schema not in parts]
+        name = publication.publication_name(self._group.name)
+        self._ask(lambda c: publication.ensure(c, name, whole, parts))
 
     def drop_publication(self) -> None:
-        self._ask(lambda c: publication.drop(c, self.publication_name))
+        """Drop the group's own publication. One that it names stays."""
+        name = publication.publication_name(self._group.name)
+        if name != self._group.publication:
+            self._ask(lambda c: publication.drop(c, name))
 
     def slot(self) -> SlotInfo | None:
         name = self.slot_name
@@ -112,9 +120,7 @@ class Source:
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
         """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
-        with copying.held_still(
-            self._config.source, self._group.name, schema, snapshot, self._config.tables
-        ) as described:
+        with copying.held_still(self._config.source, self._group.name, schema, snapshot, self._settings) as described:
             yield self.copy_source(described)
 
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
