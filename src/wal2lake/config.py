@@ -257,8 +257,8 @@ class TableConfig(_Section):
         description="Columns whose values are not written: sha256 writes their hash instead, null writes NULL.",
         examples=[{"email": "sha256", "phone": "null"}],
     )
-    columns: Annotated[tuple[str, ...], AfterValidator(_some_columns)] | None = Field(
-        None,
+    columns: Annotated[tuple[str, ...], AfterValidator(_some_columns)] = Field(
+        (),
         description="The only columns to mirror; those of the key must be among them. PostgreSQL 15 or newer.",
         examples=[("id", "status", "email")],
     )

@@ -148,7 +148,8 @@ class StateStore:
                 connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [_LOCK_CLASS])
                 connection.execute(_CREATE)
                 connection.execute(_UPGRADE)
-                connection.execute("DELETE FROM wal2lake.version")
+                # Not DELETE: a table without a key takes none while it is in a publication of all tables.
+                connection.execute("TRUNCATE wal2lake.version")
                 connection.execute("INSERT INTO wal2lake.version VALUES (%s)", [_LATEST])
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceRefused(

@@ -186,7 +186,7 @@ def _chosen(
     key = effective_key(table, parts)
     selection.require_fit(table.id, settings, published, key, table.partitioned, server_version, publication)
     numbers = {column.name: column.attnum for column in table.columns}
-    if settings.columns is not None:
+    if settings.columns:
         return Selection(frozenset(numbers[name] for name in settings.columns), settings.where)
     if publication is None:
         return Selection(None, settings.where)

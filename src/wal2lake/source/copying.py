@@ -15,7 +15,7 @@ from psycopg import sql
 from ..config import SourceConfig, TableConfig
 from ..errors import CopyFailed, SourceError
 from ..schema import TableSchema
-from . import catalog, selection
+from . import catalog, matching, selection
 from .connect import Connection, connect, explained, query
 
 LOCK_TIMEOUT = "10s"
@@ -33,6 +33,7 @@ def held_still(
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         _lock(holder, now, schema)
         then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))
+        selection.require_tables(matching.relations(now), overrides)
         described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
         if then != today or described is None:
             raise CopyFailed(

@@ -146,16 +146,16 @@ def require_fit(
 ) -> None:  # fmt: skip
     """Raises ConfigError if a table can't be narrowed or masked as wanted. `columns`: whether each can be published."""
     for setting in ("columns", "where"):
-        if getattr(settings, setting) is not None:
+        if getattr(settings, setting):
             _require_possible(f"tables.{table}.{setting}", table, partitioned, server_version, publication)
-    for setting, names in (("mask", settings.mask), ("columns", settings.columns or ())):
+    for setting, names in (("mask", settings.mask), ("columns", settings.columns)):
         for name in names:
             if name not in columns:
                 raise ConfigError(
                     field=f"tables.{table}.{setting}.{name}" if setting == "mask" else f"tables.{table}.{setting}",
                     cause=f"the table has no column {name}", allowed=f"its columns are: {', '.join(columns)}",
                 )  # fmt: skip
-    if settings.columns is not None:
+    if settings.columns:
         if unsent := [name for name in settings.columns if not columns[name]]:
             raise ConfigError(
                 field=f"tables.{table}.columns", cause=f"generated column {unsent[0]} is not published by this server",
