@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mirroring import PATIENCE, Mirrored
 
+from capturing import CapturedGroup
 from lake_history import read_lake
 from servers import Database
 from waiting import wait_until
+from wal2lake.config import TableConfig
 from wal2lake.errors import ConfigError
 from wal2lake.mirror import Mirror
 from wal2lake.schema import TableId
@@ -51,14 +55,25 @@ def _wanted(database: Database, query: str) -> list[tuple[Any, ...]]:
 
 
 def _files_with(directory: Path, marker: str) -> list[str]:
+    """Files that have a text in them, as bytes or in a value."""
     found = []
     for path in directory.rglob("*"):
         try:
-            if path.is_file() and marker.encode() in path.read_bytes():
-                found.append(str(path.relative_to(directory)))
+            content = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
             continue  # a file of the change log that is done with
+        if marker.encode() in content or marker in _values(path, content):
+            found.append(str(path.relative_to(directory)))
     return found
+
+
+def _values(path: Path, content: bytes) -> str:
+    """The values of a Parquet file, which are compressed in its bytes; a file that is being written has no end yet."""
+    if path.suffix != ".parquet" or not content.endswith(b"PAR1"):
+        return ""
+    table = pq.read_table(pa.BufferReader(content))
+    texts = [column for column in table.columns if pa.types.is_string(column.type)]
+    return "\n".join(str(value) for column in texts for value in column.unique().to_pylist()[:1000])
 
 
 def _becomes(mirrored: Mirrored, table: str, columns: Sequence[str], query: str) -> None:
@@ -313,3 +328,54 @@ def test_publications_of_all_tables_and_of_schemas_are_narrowed_by_names(
         Mirror(mirrored.config).teardown()
     assert len(narrowed.rows("SELECT pubname FROM pg_publication")) == 2
     assert publication.publication_name("default") not in dict(narrowed.rows("SELECT pubname, 1 FROM pg_publication"))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_transaction_that_runs_is_not_kept_as_it_comes_where_there_is_a_mask(
+    database: Database, tmp_path: Path, masked: bool
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    # So that a few rows are enough to be sent before their commit.
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
+    group = CapturedGroup(database, tmp_path)
+    if masked:
+        tables = {"public.t": TableConfig(mask={"v": "sha256"})}
+        group.config = group.config.model_copy(update={"tables": tables})
+    group.begin("public.t").close()
+    group.start()
+    try:
+        running = database.connect(autocommit=False)
+        running.execute(f"INSERT INTO t SELECT i, repeat('{SECRET}', 30) FROM generate_series(1, 20000) i".encode())
+        database.execute("INSERT INTO t VALUES (0, 'other')")
+        group.catch_up()
+        assert bool(_files_with(tmp_path, SECRET)) is not masked
+        running.commit()
+        group.catch_up()
+        assert bool(_files_with(tmp_path, SECRET)) is not masked
+        values = {row["v"] for row in group.changes("public.t") if row["id"]}
+        assert values == ({_sha(SECRET * 30)} if masked else {SECRET * 30})
+    finally:
+        group.stop()
+
+
+def test_a_partition_by_masked_values_is_emptied_without_naming_them(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    database.execute(
+        "CREATE TABLE parts (id int, region text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);"
+        f"CREATE TABLE parts_a PARTITION OF parts FOR VALUES IN ('{SECRET}a');"
+        f"CREATE TABLE parts_b PARTITION OF parts FOR VALUES IN ('{SECRET}b');"
+        f"INSERT INTO parts SELECT i, '{SECRET}' || CASE i % 2 WHEN 0 THEN 'a' ELSE 'b' END FROM generate_series(1, 9) i"
+    )
+    masks = {"public.parts": {"mask": {"region": "sha256"}}}
+    mirrored = Mirrored(database, tmp_path / "lake", spark, tables=masks)
+    wanted = "SELECT id, encode(sha256(convert_to(region, 'UTF8')), 'hex') FROM parts"
+    with mirrored.running():
+        _becomes(mirrored, "parts", ("id", "region"), wanted)
+        database.execute(
+            f"INSERT INTO parts VALUES (100, '{SECRET}a'); UPDATE parts SET region = '{SECRET}a' WHERE id = 1; "
+            "DELETE FROM parts WHERE id = 3"
+        )
+        _becomes(mirrored, "parts", ("id", "region"), wanted)
+        database.execute(f"TRUNCATE parts_a; INSERT INTO parts VALUES (200, '{SECRET}a')")
+        _becomes(mirrored, "parts", ("id", "region"), wanted)
