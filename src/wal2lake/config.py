@@ -16,13 +16,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from .errors import ConfigError
-from .pgtypes import Kind, LakeType
+from .pgtypes import Kind, LakeType, Masking
 from .schema import TableId
 
 DEFAULT_FILE = "wal2lake.toml"
@@ -98,6 +107,25 @@ def _lake_type(value: Any) -> Any:
         return LakeType.parse(value)
     except ValueError:
         raise _refuse(f"{value!r} is not a lake type", f"one of: {_LAKE_TYPES}") from None
+
+
+def _mask(value: Any) -> Any:
+    if isinstance(value, str) and value in list(Masking):
+        return Masking(value)
+    raise _refuse(f"{value!r} is not a mask" if isinstance(value, str) else "is not a mask", "one of: 'sha256', 'null'")
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise _refuse("is empty", "a condition in PostgreSQL's SQL, as in: where = \"status <> 'draft'\"")
+    return value
+
+
+def _some_columns(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value or len(set(value)) < len(value):
+        cause = "names a column twice" if value else "is empty"
+        raise _refuse(cause, "the columns to mirror, those of the key included; or leave it out")
+    return value
 
 
 class _Section(BaseModel):
@@ -207,6 +235,13 @@ class GroupConfig(_Section):
     )
     tables: tuple[TableName, ...] = Field(("public.*",), description="Names or patterns (* and ?), schema.table.")
     exclude: tuple[TableName, ...] = Field((), description="Names or patterns left out.")
+    publication: str | None = Field(
+        None,
+        min_length=1,
+        description="A publication that exists, to be used as it is; tables then chooses among its tables. "
+        "None: one is made.",
+        examples=["for_the_lake"],
+    )
     capture: Annotated[Literal["auto", "wal", "poll", "trigger"], AfterValidator(_available)] = Field(
         "auto", description="How changes are read. This version reads the WAL: auto and wal."
     )
@@ -242,10 +277,48 @@ class TableConfig(_Section):
         description="Lake types of single columns, where the type table's own is not wanted.",
         examples=[{"amount": "decimal(20,4)"}],
     )
+    mask: dict[str, Annotated[Masking, BeforeValidator(_mask)]] = Field(
+        default_factory=dict,
+        description="Columns whose values are not written: sha256 writes their hash instead, null writes NULL.",
+        examples=[{"email": "sha256", "phone": "null"}],
+    )
+    columns: Annotated[tuple[str, ...], AfterValidator(_some_columns)] = Field(
+        (),
+        description="The only columns to mirror; those of the key must be among them. PostgreSQL 15 or newer.",
+        examples=[("id", "status", "email")],
+    )
+    where: Annotated[str, AfterValidator(_not_blank)] | None = Field(
+        None,
+        description="The only rows to mirror: a condition in PostgreSQL's SQL. PostgreSQL 15 or newer.",
+        examples=["status <> 'draft'"],
+    )
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
     on_incompatible: OnIncompatible | None = Field(
         None, description="As in [[groups]], for this table.", examples=["stop"]
     )
+
+    @property
+    def withholds(self) -> bool:
+        """Whether it keeps something of the table out of the lake."""
+        return bool(self.mask or self.columns or self.where)
+
+    @model_validator(mode="after")
+    def _one_type(self) -> TableConfig:
+        both = [name for name in self.mask if name in self.types]
+        if both:
+            raise _refuse(
+                f"column {both[0]} has a mask and a type of its own",
+                "one of the two: a sha256 is a string, and a null has the type that the column has",
+            )
+        return self
+
+
+class GroupTables(dict[str, TableConfig]):
+    """The settings of tables as a group sees them: the publication that it names may choose rows and columns, too."""
+
+    def __init__(self, tables: Mapping[str, TableConfig], group: GroupConfig) -> None:
+        super().__init__(tables)
+        self.group = group
 
 
 def _unique_groups(groups: tuple[GroupConfig, ...]) -> tuple[GroupConfig, ...]:
@@ -298,6 +371,9 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # The file arrives as init arguments; the environment stands above it.
         return env_settings, init_settings
+
+    def tables_of(self, group: GroupConfig) -> GroupTables:
+        return GroupTables(self.tables, group)
 
     @property
     def lake_path(self) -> Path:

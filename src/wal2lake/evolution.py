@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .pgtypes import NUMERIC, Kind, LakeType
+from .pgtypes import NUMERIC, Kind, LakeType, Masking
 from .schema import Column, HeapFile, TableSchema
 
 
@@ -51,6 +51,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
 
     The lake table's own name stays, whatever the source calls the table.
     """
+    _require_same_selection(lake, source)
     pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
     columns = [_carried(before, after) for before, after in pairs]
     # Rows that were written anew may have got a value in each new column that has no constant default.
@@ -68,8 +69,25 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     heaps = lake.heaps if source.heaps_later else _files(lake.heaps, source.heaps)
     return TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
-        version=lake.version,
+        version=lake.version, where=source.where, only=source.only, entry=source.entry,
     )  # fmt: skip
+
+
+def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:
+    """Rows and columns that were left out until now are in no change: only a copy brings them."""
+    if lake.where != source.where:
+        raise Incompatible("its row filter became another one")
+    if lake.only != source.only:
+        raise Incompatible("its list of columns became another one")
+    if lake.entry != source.entry:
+        raise Incompatible("it is published by another publication, or was out of it for a while")
+    if lake.id != source.id and lake.masked and _masks(lake) != _masks(source):
+        # The settings that hid something may have been lost with the name. Nobody but the operator can say.
+        raise Unclear(f"{source.id} was {lake.id} and has not the masks that it had: is that meant?")
+
+
+def _masks(schema: TableSchema) -> dict[int | str, Masking]:
+    return {column.attnum or column.name: column.mask for column in schema.source_columns if column.mask}
 
 
 def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
@@ -179,6 +197,10 @@ def _numbered(column: Column, known: Column) -> Column:
 
 def _carried(before: Column, after: Column) -> Column:
     """The column as the lake is to have it. Raises Incompatible if values that are there would have to change."""
+    if before.mask != after.mask:
+        raise Incompatible(
+            f"the mask of column {after.name} became {after.mask or 'none'}, was {before.mask or 'none'}"
+        )
     if not _same_values(before, after):
         raise Incompatible(f"column {after.name} became {after.type_name}, was {before.type_name}")
     # What older rows have was settled when the column came to the lake.

@@ -10,6 +10,7 @@ A value that the lake type can't hold never passes: `wire_sql` raises in the ser
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,14 @@ class Kind(StrEnum):
     DATE = "date"
     TIMESTAMP = "timestamp"
     TIMESTAMPTZ = "timestamptz"
+
+
+class Masking(StrEnum):
+    """What is written in the place of a column's values."""
+
+    SHA256 = "sha256"
+    """the SHA-256 of PostgreSQL's text in UTF-8, as lower-case hex digits"""
+    NULL = "null"
 
 
 _SPARK = {
@@ -184,6 +193,11 @@ def override_allowed(declared: LakeType, wanted: LakeType) -> bool:
     return wanted.kind is Kind.DECIMAL and numeric_text and wanted.is_list == declared.is_list
 
 
+def masked(text: str, mask: Masking) -> str | None:
+    """What a mask makes of a value's text."""
+    return hashlib.sha256(text.encode()).hexdigest() if mask is Masking.SHA256 else None
+
+
 @dataclass(frozen=True)
 class Wire:
     """How a column is read over JDBC: an SQL expression for the server, and a Spark expression for what arrives."""
@@ -201,6 +215,17 @@ def wire(quoted: str, spark_name: str, oid: int, typmod: int, dims: int, types: 
     if lake.is_list and info is not None:
         return _list_wire(quoted, spark_name, base_of(info.element, -1, 0, types)[0], types, lake)
     return Wire(_scalar_sql(quoted, oid, lake, overridden), _from_wire(spark_name, lake))
+
+
+def masked_wire(quoted: str, spark_name: str, mask: Masking) -> Wire:
+    """The two expressions for a masked column: its values do not leave the server."""
+    if mask is Masking.NULL:
+        return Wire("NULL::int4", "NULL")
+    return Wire(sha256_sql(quoted), spark_name)
+
+
+def sha256_sql(quoted: str) -> str:
+    return f"encode(sha256(convert_to({output_text(quoted)}, 'UTF8')), 'hex')"
 
 
 def _scalar_sql(quoted: str, oid: int, lake: LakeType, overridden: bool) -> str:

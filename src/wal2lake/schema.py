@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from .change import MetaNames
-from .pgtypes import LakeType
+from .pgtypes import LakeType, Masking
 
 
 class Identity(StrEnum):
@@ -61,13 +61,16 @@ class Column:
     """False: rows that are older than the column have values that only a look at them can tell"""
     kept: bool = False
     """the source has dropped it, the lake has kept it"""
+    mask: Masking | None = None
+    """what stands in the place of its values, `missing` included"""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "lake": str(self.lake)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Column:
-        return cls(**{**data, "lake": LakeType.parse(data["lake"])})
+        mask = data.get("mask")
+        return cls(**{**data, "lake": LakeType.parse(data["lake"]), "mask": Masking(mask) if mask else None})
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,12 @@ class TableSchema:
     """those were seen later than the columns"""
     version: int = field(default=0, compare=False)
     """of a lake table: up to which version in the change log its columns have followed"""
+    where: str | None = None
+    """the row filter, in PostgreSQL's SQL"""
+    only: tuple[int, ...] = ()
+    """numbers of the columns that are mirrored, where a list chooses them; empty: no list"""
+    entry: int = 0
+    """oid of what makes a named publication hold it; another one means that it was out of it for a while"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +130,10 @@ class TableSchema:
         return tuple(self.column(name) for name in self.key)
 
     @property
+    def masked(self) -> bool:
+        return any(column.mask for column in self.columns)
+
+    @property
     def source_columns(self) -> tuple[Column, ...]:
         """Those that the source has, too."""
         return tuple(column for column in self.columns if not column.kept)
@@ -131,7 +144,7 @@ class TableSchema:
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
             "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps], "heaps_later": self.heaps_later,
-            "version": self.version,
+            "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
         }  # fmt: skip
 
     @classmethod
@@ -145,6 +158,9 @@ class TableSchema:
             partitioned=data["partitioned"],
             version=data.get("version", 0),
             heaps_later=data.get("heaps_later", False),
+            where=data.get("where"),
+            only=tuple(data.get("only", ())),
+            entry=data.get("entry", 0),
             heaps=tuple(HeapFile(*heap) for heap in data.get("heaps", ())),
         )
 

@@ -138,7 +138,12 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
         ("[tables.a]\ntypes = { x = 'varchar' }", "tables.a.types.x: 'varchar' is not a lake type", None),
-        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: on_drop, on_incompatible, on_rename, target, types"),
+        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: columns, mask, on_drop, on_incompatible, on_rename, target, types, where"),
+        ("[tables.a]\nmask = { email = 'md5' }", "tables.a.mask.email: 'md5' is not a mask", "one of: 'sha256', 'null'"),
+        ("[tables.a]\nmask = { n = 'null' }\ntypes = { n = 'string' }", "tables.a: column n has a mask and a type of its own", None),
+        ("[tables.a]\ncolumns = []", "tables.a.columns: is empty", None),
+        ("[tables.a]\ncolumns = ['id', 'id']", "tables.a.columns: names a column twice", None),
+        ("[tables.a]\nwhere = ' '", "tables.a.where: is empty", None),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_what_is_allowed(tmp_path: Path, text: str, message: str, remedy: str | None) -> None:

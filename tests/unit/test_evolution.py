@@ -16,7 +16,7 @@ from wal2lake.evolution import (
     require_fillable,
     source_of,
 )
-from wal2lake.pgtypes import LakeType
+from wal2lake.pgtypes import LakeType, Masking
 from wal2lake.schema import Column, HeapFile, Identity, TableId, TableSchema
 
 
@@ -210,3 +210,35 @@ def test_a_schema_survives_being_written() -> None:
     schema = table(ID, column("x", 3, missing="5", kept=True), version=4)
     again = TableSchema.from_json(schema.to_json())
     assert (again, again.heaps, again.version) == (schema, schema.heaps, 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (table(ID, replace(N, mask=Masking.NULL)), "the mask of column n"),
+        (table(ID, N, where="id > 3"), "row filter"),
+        (table(ID, N, only=(1, 2)), "list of columns"),
+        (table(ID, N, entry=9), "publication"),
+    ],
+)
+def test_what_was_left_out_or_masked_otherwise_has_to_be_copied(source: TableSchema, why: str) -> None:
+    for before, after in ((LAKE, source), (source, LAKE)):
+        with pytest.raises(Incompatible, match=why):
+            follow(before, after)
+    assert follow(source, source) == source
+
+
+def test_a_table_that_lost_its_masks_with_its_name_is_a_question() -> None:
+    masked = table(ID, replace(N, mask=Masking.SHA256))
+    renamed = replace(masked, id=TableId("public", "renamed"))
+    with pytest.raises(Unclear, match="masks"):
+        follow(masked, replace(LAKE, id=renamed.id))
+    assert follow(masked, renamed).id == masked.id
+
+
+def test_a_hash_stays_what_it_is_when_the_type_gets_wider() -> None:
+    hashed = replace(N, mask=Masking.SHA256, lake=LakeType.parse("string"))
+    wider = replace(hashed, type_oid=20)
+    assert follow(table(ID, hashed), table(ID, wider)).column("n").type_oid == 20
+    with pytest.raises(Incompatible):
+        follow(table(ID, replace(hashed, type_oid=700)), table(ID, replace(hashed, type_oid=701)))

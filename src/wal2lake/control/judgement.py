@@ -311,12 +311,45 @@ def judge_generated(columns: Mapping[str, Sequence[str]], server_version: int) -
         yield Finding(table, Level.NOTES, f"generated columns are left out ({reason}): {', '.join(names)}")
 
 
-def judge_settings(configured: Iterable[str], wanted: Collection[str]) -> Iterator[Finding]:
-    """Settings for a table that no group wants are likely a misspelt name."""
+def judge_columns(schema: TableSchema, columns: int) -> Iterator[Finding]:
+    """A list of columns beside what PostgreSQL has to send of old rows. `columns`: how many the table has."""
+    if schema.only and schema.identity is Identity.FULL and len(schema.only) < columns:
+        yield Finding(
+            str(schema.id), Level.WARNS,
+            "its list of columns leaves out some, and its replica identity FULL has all of them. While it is mirrored, "
+            "PostgreSQL itself refuses UPDATE and DELETE on it",
+            f"ALTER TABLE {_sql_name(schema)} REPLICA IDENTITY DEFAULT  (or USING INDEX, with columns of the list)",
+        )  # fmt: skip
+
+
+def judge_filter(schema: TableSchema, columns: Sequence[str]) -> Iterator[Finding]:
+    """A row filter beside what PostgreSQL has of old rows. `columns`: those that the filter looks at."""
+    outside = [name for name in columns if name not in schema.key]
+    if schema.identity is Identity.FULL or not schema.key or not outside:
+        return
+    name = _sql_name(schema)
+    fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+    if schema.only:
+        index, listed = _quoted(f"{schema.id.name}_filter"), ", ".join(map(_quoted, [*schema.key, *outside]))
+        # Such an index has to be on columns that are never NULL.
+        fix = (
+            f"CREATE UNIQUE INDEX {index} ON {name} ({listed}); ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index}"
+        )
+    yield Finding(
+        str(schema.id), Level.WARNS,
+        f"its row filter looks at {', '.join(outside)}, which is not in its replica identity. While it is mirrored, "
+        "PostgreSQL itself refuses UPDATE and DELETE on it",
+        fix,
+    )  # fmt: skip
+
+
+def judge_settings(configured: Iterable[str], wanted: Collection[str], lost: Collection[str] = ()) -> Iterator[Finding]:
+    """Settings for a table that no group wants are likely a misspelt name; `lost` ones keep nothing out of the lake."""
     for name in configured:
         if name not in wanted:
             yield Finding(
-                f"[tables.'{name}']", Level.WARNS, "no mirrored table has this name, so its settings are not used",
+                f"[tables.'{name}']", Level.BLOCKS if name in lost else Level.WARNS,
+                "no mirrored table has this name, so its settings are not used",
                 "correct the name, or remove the section",
             )  # fmt: skip
 
@@ -347,6 +380,10 @@ def judge_lake(lake: LakeFacts, source_bytes: int) -> Iterator[Finding]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1024**2:,.0f} MB"
+
+
+def _sql_name(schema: TableSchema) -> str:
+    return f"{_quoted(schema.id.schema)}.{_quoted(schema.id.name)}"
 
 
 def _quoted(name: str) -> str:

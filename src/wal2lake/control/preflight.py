@@ -16,13 +16,14 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
 from ..errors import ConfigError, ConnectionFailed, Wal2LakeError
-from ..source import catalog, matching, slot
+from ..schema import TableSchema
+from ..source import catalog, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
 from ..source.facts import heap_facts, over_unix_socket, quoted
 from .judgement import (
@@ -31,7 +32,9 @@ from .judgement import (
     JavaFacts,
     LakeFacts,
     Level,
+    judge_columns,
     judge_failover,
+    judge_filter,
     judge_generated,
     judge_groups,
     judge_heap,
@@ -91,12 +94,21 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     findings += judge_groups([group.name for group in config.groups], stored.groups.values(), stored.ran)
     for group_slot in slots:
         findings += judge_slot(group_slot)
-    table_findings, oids = _match_tables(conn, groups, stored)
-    heaps = heap_facts(conn, oids)
-    for heap in heaps:
-        table_findings += judge_heap(heap, role)
-    table_findings += _check_columns(conn, config, oids)
-    return findings + table_findings, sum(heap.bytes for heap in heaps)
+    table_findings, matched = _match_tables(conn, groups, stored)
+    size = 0
+    for group, oids in matched:
+        for heap in heap_facts(conn, oids):
+            # What somebody else has published needs no owner's rights.
+            judged = heap if group.publication is None else replace(heap, owned=True)
+            table_findings += judge_heap(judged, role)
+            size += heap.bytes
+        table_findings += _check_columns(conn, config, group, oids)
+    wanted = [oid for _, oids in matched for oid in oids]
+    names = [str(table.id) for table in catalog.tables(conn, wanted).values()]
+    there = {str(relation.id) for relation in matching.relations(conn)}
+    lost = [name for name, settings in config.tables.items() if settings.withholds and name not in there]
+    table_findings += judge_settings(config.tables, names, lost)
+    return findings + table_findings, size
 
 
 def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLog) -> GroupSlot:
@@ -137,20 +149,28 @@ def look_at_store(config: Config) -> Stored:
         store.close()
 
 
-def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...], stored: Stored) -> tuple[list[Finding], list[int]]:
+def _match_tables(
+    conn: Connection, groups: tuple[GroupConfig, ...], stored: Stored
+) -> tuple[list[Finding], list[tuple[GroupConfig, list[int]]]]:
     found = matching.relations(conn)
     names = {relation.oid: str(relation.id) for relation in found}
     partitions = {relation.id for relation in found if relation.root is not None}
     findings: list[Finding] = []
     wanted: defaultdict[str, list[str]] = defaultdict(list)
-    oids: dict[int, str] = {}
+    oids: list[tuple[GroupConfig, list[int]]] = []
     for group in groups:
         of_group: dict[int, str] = {}
-        for text in group.tables:
+        for text in selection.patterns(group):
             try:
-                matched = matching.select(found, group.name, [text], group.exclude)
+                if group.publication is None:
+                    matched = matching.select(found, group.name, [text], group.exclude)
+                else:
+                    one = group.model_copy(update={"tables": (text,)})
+                    matched = selection.narrow(found, one, selection.read(conn, group))
+                    if matched.problems:
+                        raise matched.problems[0]
             except Wal2LakeError as error:
-                findings.append(_from_error(text, error))
+                findings.append(_from_error(text if group.publication is None else f"group {group.name}", error))
                 continue
             of_group |= {table.oid: str(table.id) for table in matched.tables}
             findings += [Finding(text, Level.WARNS, warning) for warning in matched.warnings]
@@ -162,25 +182,34 @@ def _match_tables(conn: Connection, groups: tuple[GroupConfig, ...], stored: Sto
         findings += judge_removed(of_group, stored.tables.values())
         wanted_oids = wanted_by(group.name, list(of_group), stored.tables, stored.held)
         of_group = {oid: names[oid] for oid in wanted_oids if oid in names}
-        oids |= of_group
+        oids.append((group, list(of_group)))
         for name in of_group.values():
             wanted[name].append(group.name)
-    return findings + list(judge_wanted_twice(wanted)), list(oids)
+    return findings + list(judge_wanted_twice(wanted)), oids
 
 
-def _check_columns(conn: Connection, config: Config, oids: list[int]) -> Iterator[Finding]:
+def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
     version = conn.info.server_version
-    try:
-        yield from judge_types(catalog.describe(conn, oids, config.tables).values())
-    except ConfigError as error:
-        yield _from_error("tables", error)
     found = {str(table.id): table for table in catalog.tables(conn, oids).values()}
+    schemas: list[TableSchema] = []
+    for table in found.values():
+        try:
+            schemas += catalog.describe(conn, [table.oid], config.tables_of(group)).values()
+        except ConfigError as error:
+            yield _from_error("tables", error)
+    yield from judge_types(schemas)
+    for schema in schemas:
+        yield from judge_columns(schema, len(found[str(schema.id)].columns))
+        if schema.where is not None and group.publication is None:
+            try:
+                yield from judge_filter(schema, publication.filter_columns(conn, schema))
+            except Wal2LakeError as error:
+                yield _from_error(str(schema.id), error)
     left_out = {
         name: [column.name for column in table.columns if not column.published(version)]
         for name, table in found.items()
     }
     yield from judge_generated({name: columns for name, columns in left_out.items() if columns}, version)
-    yield from judge_settings(config.tables, found)
 
 
 def _from_error(object: str, error: Wal2LakeError) -> Finding:

@@ -31,7 +31,7 @@ from ..errors import (
     advise,
 )
 from ..position import ZERO, Lsn
-from ..source import Connection, connect, publication, server_facts, slot
+from ..source import Connection, connect, publication, selection, server_facts, slot
 from ..source.stream import Pace, ReplicationStream
 from .session import REPORT_SECONDS, Session
 
@@ -98,9 +98,10 @@ class Pump:
     """Runs sessions until it is told to stop or an error stays."""
 
     def __init__(self, config: Config, group: GroupConfig, owner: Owner, pace: Pace | None = None) -> None:
-        self.config, self.group, self.owner, self.pace = config, group, owner, pace
+        self.config = config.model_copy(update={"tables": config.tables_of(group)})
+        self.group, self.owner, self.pace = group, owner, pace
         self.changelog = ChangeLog(config.changelog_path, group.name)
-        self.publication = publication.publication_name(group.name)
+        self.publication = publication.used_by(group)
         self.report = CaptureReport()
         self.failures = 0
         self._reported_at = 0.0
@@ -148,8 +149,12 @@ class Pump:
         swept = self.changelog.sweep()
         if swept:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
+        source = self.config.source
+        if selection.masks_in(self.group, self.config.tables):
+            # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
+            source = source.model_copy(update={"streaming": False})
         with ReplicationStream(
-            self.config.source, self.slot, self.publication, start, group=self.group.name, pace=self.pace
+            source, self.slot, self.publication, start, group=self.group.name, pace=self.pace
         ) as stream:
             session = Session(self, stream, start)
             try:

@@ -3,6 +3,9 @@
 The catalog is asked for what it says now. Where a relation message disagrees with it, the catalog has moved on since
 those rows were written, and the schema is built from the message, so that old rows are decoded by their own shape.
 Which columns those are, by number, is then told from what was seen before and what the catalog still has.
+
+What a setting keeps out of the lake never gets into the log because the setting does not fit the table any more: such
+a table's values are withheld, all of them, until somebody has corrected the setting and the table is copied anew.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..changelog import ChangeLog
-from ..config import SourceConfig, TableConfig
+from ..config import GroupTables, SourceConfig, TableConfig
 from ..decode import Relation, Target
 from ..decode.model import RelationColumn
 from ..errors import ConfigError, SourceError
-from ..pgtypes import lake_type
+from ..pgtypes import Masking, lake_type
 from ..schema import Column, Identity, TableId, TableSchema
-from ..source import catalog
+from ..source import catalog, selection
 from ..source.catalog import CatalogTable
 from ..source.connect import Connection, connect
 from . import lineage
@@ -45,17 +48,22 @@ class Resolver:
         conn = self.connection()
         table = catalog.tables(conn, [relation.oid]).get(relation.oid)
         root = table.root if table is not None else relation.oid
-        current = self._describe(conn, root)
+        if not self._meant(conn, relation, root, table):
+            return None
+        current, fitting = self._describe(conn, root)
         leaf = relation.oid if root != relation.oid else None
         if current is None or not _agrees(current, relation):
             log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
             schema = self._from_message(conn, relation, root, current, table)
         else:
             schema = current if current.partitioned else _with_identity(current, relation)
+        if not fitting or self._unmasked_by_name(schema):
+            schema = withheld(schema)
         self.names[schema.oid] = str(schema.id)
-        return Target(
-            schema, self._log.schema_version(schema), leaf, self._predicate(conn, leaf) if leaf is not None else None
-        )
+        # Bounds of a partition may be values that a mask is to hide, and mean nothing to masked ones.
+        bounded = leaf is not None and not schema.masked
+        predicate = self._predicate(conn, leaf) if leaf is not None and bounded else None
+        return Target(schema, self._log.schema_version(schema), leaf, predicate)
 
     def glance(self, relation: Relation) -> Target | None:
         """The answer for a transaction that runs: only where the catalog agrees with it, and without waiting.
@@ -66,7 +74,7 @@ class Resolver:
         conn.execute(_NO_WAITING)
         try:
             table = catalog.tables(conn, [relation.oid]).get(relation.oid)
-            current = self._describe(conn, table.root) if table is not None else None
+            current = self._describe(conn, table.root)[0] if table is not None else None
             if current is None or not _agrees(current, relation):
                 raise SourceError(operation="reading the catalog", cause="it has another table than the transaction")
             return self(relation)
@@ -83,13 +91,31 @@ class Resolver:
         if self._conn is not None:
             self._conn.close()
 
-    def _describe(self, conn: Connection, oid: int) -> TableSchema | None:
+    def _meant(self, conn: Connection, relation: Relation, root: int, table: CatalogTable | None) -> bool:
+        """Whether the group wants it; a publication that is not ours may have more."""
+        publication = selection.named(conn, self._overrides)
+        if publication is None or not isinstance(self._overrides, GroupTables):
+            return True
+        if table is not None and root != relation.oid:
+            table = catalog.tables(conn, [root]).get(root)
+        return table is not None and root in publication.tables and selection.means(self._overrides.group, table.id)
+
+    def _describe(self, conn: Connection, oid: int) -> tuple[TableSchema | None, bool]:
+        """The table as the catalog has it, and whether what the settings keep out of the lake is kept out of it."""
         try:
-            return catalog.describe(conn, [oid], self._overrides).get(oid)
+            return catalog.describe(conn, [oid], self._overrides).get(oid), True
         except ConfigError as error:
             # One table's setting must not stop the group; the lake sees that the table has changed.
             log.warning("settings of a table are not used: %s", error)
-            return catalog.describe(conn, [oid]).get(oid)
+            rest = GroupTables({}, self._overrides.group) if isinstance(self._overrides, GroupTables) else None
+            schema = catalog.describe(conn, [oid], rest).get(oid)
+            own = catalog.overrides_by_table(self._overrides).get(schema.id) if schema is not None else None
+            return schema, own is None or not own.withholds
+
+    def _unmasked_by_name(self, schema: TableSchema) -> bool:
+        """Whether a table has lost its masks because it has another name than the settings know."""
+        last = next(iter(reversed(self._log.schemas(schema.oid))), None)
+        return last is not None and last.masked and last.id != schema.id and not schema.masked
 
     def _predicate(self, conn: Connection, leaf: int) -> str | None:
         try:
@@ -114,9 +140,11 @@ class Resolver:
             if column is None:
                 declared = lake_type(sent.type_oid, sent.typmod, 0, types)
                 name = types[sent.type_oid].name if sent.type_oid in types else "unknown"
-                wanted = settings.get(id)
-                lake = wanted.types.get(sent.name, declared) if wanted is not None else declared
-                column = _older(known, Column(sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number))
+                wanted = settings.get(id, TableConfig())
+                lake = wanted.types.get(sent.name, declared)
+                mask = wanted.mask.get(sent.name) or _mask(known, number)
+                column = Column(sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number, mask=mask)
+                column = _older(known, catalog.masked_column(column))
             columns.append(column)
         partitioned = root != relation.oid or (current is not None and current.partitioned)
         if partitioned and known:
@@ -125,7 +153,29 @@ class Resolver:
             columns.sort(key=lambda column: order.get(column.name, len(order)))
         heaps = current.heaps if current is not None else ()
         schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned, heaps, heaps_later=True)
+        if known:
+            schema = replace(schema, where=known[0].where, only=known[0].only, entry=known[0].entry)
         return replace(schema, key=_message_key(relation, known))
+
+
+def withheld(schema: TableSchema) -> TableSchema:
+    """The same table with nothing of its values: hashes tell the rows apart, all else is NULL."""
+    columns = tuple(
+        column
+        if column.mask
+        else catalog.masked_column(replace(column, mask=Masking.SHA256 if column.name in schema.key else Masking.NULL))
+        for column in schema.columns
+    )
+    return replace(schema, columns=columns)
+
+
+def _mask(known: Sequence[TableSchema], number: int) -> Masking | None:
+    """The mask of a column that has another name by now, or that can't be told from one that has a mask."""
+    masks = [column.mask for schema in known for column in schema.columns if column.mask]
+    if number == 0:
+        return Masking.NULL if masks else None
+    same = (column.mask for schema in known for column in schema.columns if column.attnum == number and column.mask)
+    return next(same, None)
 
 
 def _numbers(
@@ -139,9 +189,11 @@ def _numbers(
         return tuple(column.attnum for column in last.columns)
     if table is None:
         return (0,) * len(names)
-    version = conn.info.server_version
-    now = {column.attnum: column.name for column in table.columns if column.published(version)}
-    unsent = frozenset(column.attnum for column in table.columns if not column.published(version))
+    sent = {column.attnum for column in table.columns if column.published(conn.info.server_version)}
+    if current is not None and current.oid == table.oid:
+        sent &= {column.attnum for column in current.columns}
+    now = {column.attnum: column.name for column in table.columns if column.attnum in sent}
+    unsent = frozenset(column.attnum for column in table.columns if column.attnum not in sent)
     before = {column.attnum: column.name for column in last.columns} if last and last.oid == relation.oid else {}
     before.pop(0, None)
     told = lineage.numbers(names, lineage.Known(now, table.attributes, before, unsent))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..changelog.manifest import Refusal
+from ..pgtypes import Masking, masked
 from ..position import Lsn
 from ..schema import Column, TableSchema
 from .arrays import convert_list, delimiter
@@ -24,7 +25,7 @@ from .binding import Binding
 from .messages import DELETE, INSERT, NEW_ROW, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
 from .model import DecodedTable
 from .tuples import Cells, Tuples, walk
-from .values import Converted, Slices, arrow_type, convert, views
+from .values import Converted, Slices, arrow_type, convert, sha256, views
 
 STREAM_EPOCH_US = 946_684_800_000_000
 
@@ -74,7 +75,8 @@ def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, l
         arrays.append(converted.array)
         refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding.schema, key_cells))
     moved = _moved(raw, tuples, output, binding, key_cells)
-    unchanged = _unchanged(cells, len(output.rows))
+    unchanged = _unchanged(binding.schema, cells, len(output.rows))
+    refusals += _refused_inserts(output.rows, unchanged, binding.schema)
     arrays += _place_in_stream(output.rows)
     arrays += [unchanged, _relation(len(output.rows), binding.target.leaf), pa.array(moved)]
     for array, refused in _old_keys(raw, tuples, output, binding, moved):
@@ -142,6 +144,10 @@ def _chosen(tuples: Tuples, output: _Output, place: int) -> Cells:
 
 
 def _convert(text: Slices, column: Column) -> Converted:
+    if column.mask is Masking.SHA256:
+        return Converted(sha256(text))
+    if column.mask is Masking.NULL:
+        return Converted(pa.nulls(len(text), arrow_type(column.lake)))
     if column.lake.is_list:
         return convert_list(text, column.lake, delimiter(column))
     return convert(text, column.lake)
@@ -182,9 +188,12 @@ def _old_keys(
         yield converted.array.take(spread), list(refused)
 
 
-def _unchanged(cells: list[Cells], count: int) -> pa.Array:
-    """Per row the positions of the columns whose value was not sent; null where all were."""
-    flags = [cell.kind == UNCHANGED for cell in cells]
+def _unchanged(schema: TableSchema, cells: list[Cells], count: int) -> pa.Array:
+    """Per row the positions of the columns whose value was not sent and matters; null where there are none."""
+    flags = [
+        (cell.kind == UNCHANGED) & (column.mask is not Masking.NULL)
+        for column, cell in zip(schema.columns, cells, strict=True)
+    ]
     touched = [position for position, flag in enumerate(flags) if flag.any()]
     if not touched:
         return pa.nulls(count, pa.list_(pa.int32()))
@@ -220,7 +229,11 @@ class _Keys:
         if not self.schema.key:
             return "no key"
         texts = (cell.slices(self.raw)[row].decode(errors="replace") for cell in self.cells)
-        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, texts, strict=True))
+        shown = (
+            text if column.mask is None else masked(text, column.mask)
+            for column, text in zip(self.schema.key_columns, texts, strict=True)
+        )
+        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, shown, strict=True))
 
 
 def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys) -> Iterator[Refusal]:
@@ -230,6 +243,14 @@ def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys
             key=keys.words(converted.unfit.row), what=converted.unfit.what, lake_type=str(column.lake),
             carrier="string",
         )  # fmt: skip
+
+
+def _refused_inserts(rows: Rows, unchanged: pa.Array, schema: TableSchema) -> Iterator[Refusal]:
+    """An update that brings a row into a row filter is sent as an insert, without large values that it left alone."""
+    lacking = (rows.op == INSERT) & unchanged.is_valid().to_numpy(zero_copy_only=False)
+    if lacking.any():
+        cause = "an update brought a row into its row filter, and the WAL has not all values of that row"
+        yield rows.refusal(int(lacking.argmax()), "CopyNeeded", table=str(schema.id), cause=cause)
 
 
 def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterator[Refusal]:

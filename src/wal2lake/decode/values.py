@@ -8,6 +8,7 @@ does not fit and to keep the others.
 from __future__ import annotations
 
 import binascii
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -94,6 +95,13 @@ def convert(text: Slices, lake: LakeType) -> Converted:
         return Converted(_parsed(text, lake))
     except pa.ArrowInvalid:
         return _parsed_singly(text, lake) if lake.kind not in _FORM else _parsed_by_form(text, lake)
+
+
+def sha256(text: Slices) -> pa.Array:
+    """The hashes of the texts, in hex digits; NULL stays NULL."""
+    digest = hashlib.sha256
+    values = views(text, pa.binary_view()).to_pylist()
+    return pa.array([None if value is None else digest(value).hexdigest() for value in values], pa.string())
 
 
 def views(text: Slices, type: pa.DataType) -> pa.Array:

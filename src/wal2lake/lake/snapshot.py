@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap
+from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap, filtered
 from .names import quoted
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ MOST_PAGES_PER_RANGE = 8192
 LEAST_PAGES_PER_RANGE = 512
 _BYTES_PER_FETCH = 16 * 1024 * 1024
 _HEAP_BYTES_PER_FILE = 512 * 1024 * 1024
+_LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\?""")
 _BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
 _POLL_SECONDS = 0.5
 # Values come as PostgreSQL's text, so every setting that shapes text is the same as in the stream. A range may take as
@@ -73,7 +74,13 @@ def subquery(source: CopySource, heap: Heap) -> str:
     columns = ", ".join(f"{wire.sql} AS c{position}" for position, wire in enumerate(source.wires))
     # ONLY: rows of tables that inherit from this one are not its own.
     name = heap.sql_name.removeprefix("ONLY ")
-    return f"(SELECT ctid AS pos, {columns} FROM ONLY {name}) AS heap"  # noqa: S608 - quoted by its makers
+    where = f" WHERE {for_jdbc(filtered(source.schema.where))}" if source.schema.where is not None else ""
+    return f"(SELECT ctid AS pos, {columns} FROM ONLY {name}{where}) AS heap"  # noqa: S608 - quoted by its makers
+
+
+def for_jdbc(condition: str) -> str:
+    """A condition as the driver wants it: a question mark that is no text and no name is an operator's, and doubled."""
+    return _LITERAL.sub(lambda found: "??" if found[0] == "?" else found[0], condition)
 
 
 def projection(source: CopySource) -> list[str]:

@@ -16,10 +16,26 @@ from psycopg import sql
 
 from ..config import SourceConfig, TableConfig
 from ..errors import ConfigError, ValueRefused
-from ..pgtypes import Kind, LakeType, PgType, lake_type, override_allowed, unfit_sql, wire
+from ..pgtypes import (
+    STRING,
+    Kind,
+    LakeType,
+    Masking,
+    PgType,
+    Wire,
+    lake_type,
+    masked,
+    masked_wire,
+    override_allowed,
+    sha256_sql,
+    unfit_sql,
+    wire,
+)
 from ..schema import Column, HeapFile, Identity, TableId, TableSchema
+from . import selection
 from .connect import Connection, explained, jdbc, query
-from .model import CopySource, Heap
+from .model import CopySource, Heap, filtered
+from .selection import Named, Selection
 
 GENERATED_PUBLISHED_SINCE = 180000
 _FALLBACK_ROW_BYTES = 128
@@ -40,6 +56,7 @@ class CatalogColumn:
     missing: str | None
 
     def published(self, server_version: int) -> bool:
+        """Whether a publication can send it."""
         return not self.generated or (self.generated == "s" and server_version >= GENERATED_PUBLISHED_SINCE)
 
 
@@ -148,10 +165,13 @@ def describe(
         below = _tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
         known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
     wanted = overrides_by_table(overrides or {})
+    publication = selection.named(conn, overrides)
     schemas = {}
     for oid, table in found.items():
         parts = [below[leaf.oid] for leaf in parts_of.get(oid, ()) if leaf.oid in below]
-        schema = _schema(table, parts, known, wanted.get(table.id), conn.info.server_version)
+        settings = wanted.get(table.id, TableConfig())
+        chosen = _chosen(table, parts, settings, conn.info.server_version, publication)
+        schema = _schema(table, parts, known, settings, chosen, conn.info.server_version)
         heaps = tuple(HeapFile(leaf.oid, leaf.file, leaf.fresh) for leaf in of_root[oid])
         schemas[oid] = replace(schema, heaps=heaps)
     return schemas
@@ -169,24 +189,61 @@ def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[TableId, Ta
     return found
 
 
+def _chosen(
+    table: CatalogTable, parts: Sequence[CatalogTable], settings: TableConfig, server_version: int,
+    publication: Named | None,
+) -> Selection:  # fmt: skip
+    """What is mirrored of a table, each column named. Raises ConfigError where a setting does not fit it."""
+    published = {column.name: column.published(server_version) for column in table.columns}
+    key = effective_key(table, parts)
+    selection.require_fit(table.id, settings, published, key, table.partitioned, server_version, publication)
+    numbers = {column.name: column.attnum for column in table.columns}
+    if settings.columns:
+        return Selection(frozenset(numbers[name] for name in settings.columns), settings.where)
+    if publication is None:
+        return Selection(None, settings.where)
+    # A table that the publication lacks is refused, or left out, by who asks for its tables.
+    return publication.tables.get(table.oid, Selection())
+
+
 def _schema(
-    table: CatalogTable, parts: Sequence[CatalogTable], known: Mapping[int, PgType], settings: TableConfig | None,
-    server_version: int,
+    table: CatalogTable, parts: Sequence[CatalogTable], known: Mapping[int, PgType], settings: TableConfig,
+    chosen: Selection, server_version: int,
 ) -> TableSchema:  # fmt: skip
     columns = tuple(
         Column(
             c.name, c.type_oid, c.typmod, c.type_name,
             carrier(table.id, c.name, lake_type(c.type_oid, c.typmod, c.dims, known), settings), not c.not_null,
-            c.attnum, *_missing(table, c, parts),
+            c.attnum, *_missing(table, c, parts), mask=settings.mask.get(c.name),
         )
-        for c in table.columns if c.published(server_version)
+        for c in table.columns if _sent(c, chosen, server_version)
     )  # fmt: skip
-    if settings is not None:
-        _refuse_unknown(table, settings)
+    _refuse_unknown(table, settings)
     identity, key = (effective_identity(table, parts), effective_key(table, parts))
     if not set(key) <= {column.name for column in columns}:
         key = ()
-    return TableSchema(table.oid, table.id, columns, key, identity, table.partitioned)
+    return TableSchema(
+        table.oid, table.id, tuple(map(masked_column, columns)), key, identity, table.partitioned,
+        where=chosen.where, only=tuple(sorted(chosen.columns or ())), entry=chosen.entry,
+    )  # fmt: skip
+
+
+def _sent(column: CatalogColumn, chosen: Selection, server_version: int) -> bool:
+    if chosen.columns is not None:
+        return column.attnum in chosen.columns
+    return column.published(server_version) and (chosen.generated or not column.generated)
+
+
+def masked_column(column: Column) -> Column:
+    """A column, just masked, with what that makes of it: the lake type, and the value of rows older than it."""
+    if column.mask is None:
+        return column
+    missing = None if column.missing is None else masked(column.missing, column.mask)
+    # Older rows are NULL behind that mask, too, whatever they have.
+    known = column.missing_known or column.mask is Masking.NULL
+    lake = STRING if column.mask is Masking.SHA256 else column.lake
+    nullable = column.nullable or column.mask is Masking.NULL
+    return replace(column, lake=lake, missing=missing, missing_known=known, nullable=nullable)
 
 
 def _missing(table: CatalogTable, column: CatalogColumn, parts: Sequence[CatalogTable]) -> tuple[str | None, bool]:
@@ -252,12 +309,16 @@ def copy_source(conn: Connection, source: SourceConfig, schema: TableSchema) -> 
     )
     dims = {column.name: column.dims for column in tables(conn, [schema.oid])[schema.oid].columns}
     known = types(conn, [column.type_oid for column in schema.columns])
-    wires = tuple(
-        wire(_quote(c.name), "`" + c.name.replace("`", "``") + "`", c.type_oid, c.typmod, dims[c.name], known, c.lake)
-        for c in schema.columns
-    )
+    wires = tuple(_wire(column, dims[column.name], known) for column in schema.columns)
     url, properties = jdbc(source)
     return CopySource(schema, heaps, wires, url, properties)
+
+
+def _wire(column: Column, dims: int, known: Mapping[int, PgType]) -> Wire:
+    name, spark_name = _quote(column.name), "`" + column.name.replace("`", "``") + "`"
+    if column.mask is not None:
+        return masked_wire(name, spark_name, column.mask)
+    return wire(name, spark_name, column.type_oid, column.typmod, dims, known, column.lake)
 
 
 def _quote(name: str) -> str:
@@ -266,21 +327,23 @@ def _quote(name: str) -> str:
 
 def find_unfit(conn: Connection, schema: TableSchema, snapshot: str | None = None) -> ValueRefused | None:
     """The first value of a table that its lake type can't hold, as the error that names it; None if all fit."""
-    conditions = [(c, unfit_sql(_quote(c.name), c.lake)) for c in schema.columns]
+    conditions = [(c, unfit_sql(_quote(c.name), c.lake)) for c in schema.columns if c.mask is None]
     checked = [(column, condition) for column, condition in conditions if condition]
     if not checked:
         return None
     labels: list[sql.Composable] = [
-        sql.SQL("concat({}, '=', {})").format(sql.Literal(name), sql.Identifier(name)) for name in schema.key
+        sql.SQL("concat({}, '=', {})").format(sql.Literal(c.name), sql.SQL(sha256_sql(name) if c.mask else name))
+        for c, name in ((column, _quote(column.name)) for column in schema.key_columns)
     ]
     # unfit_sql quotes what it is given; it holds no text from elsewhere.
     flags = [sql.SQL("coalesce(({}), false)").format(sql.SQL(condition)) for _, condition in checked]
-    statement = sql.SQL("SELECT concat_ws(', ', {}), {} FROM {}{} WHERE {} LIMIT 1").format(
+    statement = sql.SQL("SELECT concat_ws(', ', {}), {} FROM {}{} WHERE ({}) AND {} LIMIT 1").format(
         sql.SQL(", ").join(labels or [sql.SQL("concat('ctid=', ctid)")]),
         sql.SQL(", ").join(flags),
         sql.SQL("" if schema.partitioned else "ONLY "),
         sql.Identifier(schema.id.schema, schema.id.name),
         sql.SQL(" OR ").join(flags),
+        sql.SQL(filtered(schema.where)),
     )
     with explained("searching", str(schema.id)), conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")

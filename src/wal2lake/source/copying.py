@@ -15,7 +15,7 @@ from psycopg import sql
 from ..config import SourceConfig, TableConfig
 from ..errors import CopyFailed, SourceError
 from ..schema import TableSchema
-from . import catalog
+from . import catalog, matching, selection
 from .connect import Connection, connect, explained, query
 
 LOCK_TIMEOUT = "10s"
@@ -32,10 +32,13 @@ def held_still(
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         _lock(holder, now, schema)
-        then, today = (_shape(conn, schema.oid) for conn in (holder, now))
+        then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))
+        selection.require_tables(matching.relations(now), overrides)
         described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
         if then != today or described is None:
-            raise CopyFailed(table=str(schema.id), cause="it was altered while its copy began")
+            raise CopyFailed(
+                table=str(schema.id), cause="it, or what is published of it, was altered while its copy began"
+            )
         yield described
 
 
@@ -53,6 +56,8 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
         raise CopyFailed(table=str(schema.id), cause="somebody is altering it") from error
 
 
-def _shape(conn: Connection, oid: int) -> list[tuple[object, ...]]:
+def _shape(conn: Connection, oid: int, overrides: Mapping[str, TableConfig]) -> list[object]:
+    publication = selection.named(conn, overrides)
     with explained("reading", "the catalog"):
-        return list(conn.execute(query("copied_shape"), {"oid": oid}).fetchall())
+        shape: list[object] = list(conn.execute(query("copied_shape"), {"oid": oid}).fetchall())
+    return [*shape, publication.tables.get(oid) if publication is not None else None]

@@ -14,7 +14,7 @@ from ..config import Config, GroupConfig
 from ..errors import ConnectionFailed, TableMissing, ValueRefused
 from ..position import Lsn
 from ..schema import TableId, TableSchema
-from . import catalog, copying, matching, publication, slot
+from . import catalog, copying, matching, publication, selection, slot
 from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
@@ -49,7 +49,7 @@ class Standing:
 class Source:
     def __init__(self, config: Config, group: GroupConfig) -> None:
         self._config, self._group = config, group
-        self.publication_name = publication.publication_name(group.name)
+        self._settings = config.tables_of(group)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._identity: SourceIdentity | None = None
@@ -79,8 +79,8 @@ class Source:
 
     def match(self) -> matching.Matched:
         """What the group's names and patterns mean now; a name that means nothing is told of, not an error."""
-        relations = self._ask(matching.relations)
-        matched = matching.look(relations, self._group.name, self._group.tables, self._group.exclude)
+        self._ask(lambda c: selection.require_tables(matching.relations(c), self._settings))
+        matched = self._ask(lambda c: selection.look(c, self._group))
         for warning in matched.warnings:
             if warning not in self._told:
                 self._told.add(warning)
@@ -89,7 +89,7 @@ class Source:
 
     def describe(self, oids: Sequence[int]) -> tuple[TableSchema, ...]:
         """Tables as the catalog has them; those that it has not are left out."""
-        schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._config.tables))
+        schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._settings))
         return tuple(schemas[oid] for oid in oids if oid in schemas)
 
     def existing(self, oids: Collection[int]) -> frozenset[int]:
@@ -116,12 +116,19 @@ class Source:
         )
 
     def publish(self, schemas: Sequence[TableSchema]) -> None:
-        """Make the group's publication hold exactly these tables."""
-        wanted = [(schema.oid, schema.id) for schema in schemas]
-        self._ask(lambda c: publication.ensure(c, self.publication_name, wanted))
+        """Make the group's publication hold exactly these tables. One that the group names is somebody else's."""
+        if self._group.publication is not None:
+            return
+        parts = [schema for schema in schemas if schema.where is not None or schema.only]
+        whole = [(schema.oid, schema.id) for schema in schemas if schema not in parts]
+        name = publication.publication_name(self._group.name)
+        self._ask(lambda c: publication.ensure(c, name, whole, parts))
 
     def drop_publication(self) -> None:
-        self._ask(lambda c: publication.drop(c, self.publication_name))
+        """Drop the group's own publication. One that it names stays."""
+        name = publication.publication_name(self._group.name)
+        if name != self._group.publication:
+            self._ask(lambda c: publication.drop(c, name))
 
     def slot(self) -> SlotInfo | None:
         name = self.slot_name
@@ -146,9 +153,7 @@ class Source:
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
         """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
-        with copying.held_still(
-            self._config.source, self._group.name, schema, snapshot, self._config.tables
-        ) as described:
+        with copying.held_still(self._config.source, self._group.name, schema, snapshot, self._settings) as described:
             yield self.copy_source(described)
 
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:

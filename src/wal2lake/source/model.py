@@ -12,6 +12,11 @@ from ..schema import TableSchema
 BLOCK_BYTES = 8192
 
 
+def filtered(where: str | None) -> str:
+    """A row filter as a condition, as it was written; a comment in it ends with its line."""
+    return f"({where}\n)" if where is not None else "true"
+
+
 @dataclass(frozen=True)
 class ExportedSnapshot:
     """One instant of the source: its name for SET TRANSACTION SNAPSHOT, and the position it equals."""

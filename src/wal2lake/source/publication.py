@@ -2,20 +2,26 @@
 
 Partitioned tables are named by their root with publish_via_partition_root = false: PostgreSQL then sends each leaf's
 changes under the leaf's own oid, TRUNCATE of one leaf included, and a partition made later is in from its first row.
+Row filters and column lists of tables are those of the publication; PostgreSQL applies them before it sends a row.
 A publication counts from when it was made: it must exist before the slot whose stream uses it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import secrets
+from collections.abc import Collection, Sequence
 
+import psycopg
 from psycopg import sql
 
+from ..config import GroupConfig
 from ..errors import SourceRefused
-from ..schema import TableId
+from ..schema import TableId, TableSchema
+from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
 from .connect import Connection, explained, query
+from .model import filtered
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +30,25 @@ def publication_name(group: str) -> str:
     return f"wal2lake_{group}"
 
 
-def ensure(conn: Connection, name: str, tables: Collection[tuple[int, TableId]]) -> bool:
-    """Make the publication hold exactly these tables. Returns whether anything had to change."""
+def used_by(group: GroupConfig) -> str:
+    """The publication that a group's stream is of: the one that it names, or its own."""
+    return group.publication or publication_name(group.name)
+
+
+def ensure(
+    conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = ()
+) -> bool:
+    """Make the publication hold exactly these tables whole, and parts of others. Returns whether it had to change."""
     wanted = dict(tables)
     with conn.transaction():
         with explained("reading", f"publication {name}"):
             row = conn.execute(query("publication"), {"name": name}).fetchone()
         if row is None:
             _create(conn, name, wanted)
+            row = conn.execute(query("publication"), {"name": name}).fetchone()
+            assert row is not None
+            for schema in narrowed:
+                _set_part(conn, name, row[0], schema)
             return True
         oid, all_tables, complete, via_root, generated = row
         if all_tables:
@@ -40,7 +57,10 @@ def ensure(conn: Connection, name: str, tables: Collection[tuple[int, TableId]])
                 remedy=f'DROP PUBLICATION "{name}"; a publication with a table list is made in its place',
             )  # fmt: skip
         changed = _set_options(conn, name, complete and not via_root, generated)
-        return _set_tables(conn, name, oid, wanted) or changed
+        changed |= _set_tables(conn, name, oid, wanted, {schema.oid for schema in narrowed})
+        for schema in narrowed:
+            changed |= _set_part(conn, name, oid, schema)
+        return changed
 
 
 def exists(conn: Connection, name: str) -> bool:
@@ -79,11 +99,86 @@ def _set_options(conn: Connection, name: str, right: bool, generated: str) -> bo
     return True
 
 
-def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId]) -> bool:
+def filter_columns(conn: Connection, schema: TableSchema) -> tuple[str, ...]:
+    """The columns that a table's row filter looks at, as PostgreSQL finds when it tries. Nothing is left behind."""
+    name = f"wal2lake_check_{secrets.token_hex(8)}"
+    found: tuple[str, ...] = ()
+    with conn.transaction(force_rollback=True):
+        with explained("trying", f"a publication of {schema.id}"):
+            conn.execute("SET LOCAL lock_timeout = '5s'")
+            conn.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
+        _add_part(conn, name, schema)
+        with explained("reading", f"the row filter of {schema.id}"):
+            conn.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list([schema.id])))
+            conn.execute(
+                sql.SQL("ALTER PUBLICATION {} ADD TABLE {} WHERE {}").format(
+                    sql.Identifier(name), _list([schema.id]), sql.SQL(filtered(schema.where))
+                )
+            )
+            found = tuple(column for (column,) in conn.execute(query("filter_columns"), {"name": name}))
+    return found
+
+
+def _set_part(conn: Connection, name: str, oid: int, schema: TableSchema) -> bool:
+    """Have the publication hold a part of a table. Only PostgreSQL can tell whether a condition is another one."""
+    changed = False
+    with conn.transaction() as attempt:
+        before = _entry(conn, name, oid, schema)
+        if before is not None:
+            with explained("altering", f"publication {name}"):
+                conn.execute(
+                    sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list([schema.id]))
+                )
+        _add_part(conn, name, schema)
+        changed = before != _entry(conn, name, oid, schema)
+        if not changed:
+            raise psycopg.Rollback(attempt)
+    if changed:
+        log.info("publication %s: a part of %s", name, schema.id)
+    return changed
+
+
+def _entry(conn: Connection, name: str, oid: int, schema: TableSchema) -> tuple[object, ...] | None:
+    with explained("reading", f"publication {name}"):
+        return conn.execute(query("publication_entry"), {"publication": oid, "table": schema.oid}).fetchone()
+
+
+def _add_part(conn: Connection, name: str, schema: TableSchema) -> None:
+    columns = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, schema.names if schema.only else ())))
+    condition = sql.SQL("WHERE {}").format(sql.SQL(filtered(schema.where)))
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {} {} {}").format(
+        sql.Identifier(name), _list([schema.id]), columns if schema.only else sql.SQL(""),
+        condition if schema.where is not None else sql.SQL(""),
+    )  # fmt: skip
+    with explained("adding tables to", f"publication {name}", _owner_remedy(conn, schema.id)):
+        try:
+            conn.execute(statement)
+        except psycopg.Error as error:
+            if schema.where is not None and _about_the_statement(error):
+                raise selection.refused_filter(schema.id, error.diag.message_primary or "no reason given") from error
+            raise
+
+
+def _about_the_statement(error: psycopg.Error) -> bool:
+    # 42501 is a privilege; the rest of class 42 says what is wrong with the text, 0A what PostgreSQL has not.
+    state = error.sqlstate or ""
+    return state != "42501" and state[:2] in ("42", "0A", "22")
+
+
+def _owner_remedy(conn: Connection, table: TableId) -> str:
+    role = sql.Identifier(conn.info.user).as_string(conn)
+    return f"make {role} (a member of) the owner: ALTER TABLE {table} OWNER TO {role}"
+
+
+def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId], narrowed: set[int]) -> bool:
     with explained("reading", f"publication {name}"):
         rows = conn.execute(query("publication_tables"), {"publication": oid}).fetchall()
-    # A table with a row filter or a column list is taken out and put in again whole.
-    surplus = {row[0]: TableId(row[1], row[2]) for row in rows if row[0] not in wanted or row[3]}
+    # A table with a row filter or a column list that it is not to have is taken out and put in again whole.
+    surplus = {
+        row[0]: TableId(row[1], row[2])
+        for row in rows
+        if row[0] not in narrowed and (row[0] not in wanted or row[3])
+    }  # fmt: skip
     present = {row[0] for row in rows} - set(surplus)
     missing = {table: id for table, id in wanted.items() if table not in present}
     if surplus:
@@ -92,9 +187,7 @@ def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId
                 sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list(surplus.values()))
             )
     if missing:
-        role = sql.Identifier(conn.info.user).as_string(conn)
-        remedy = f"make {role} (a member of) the owner: ALTER TABLE {next(iter(missing.values()))} OWNER TO {role}"
-        with explained("adding tables to", f"publication {name}", remedy):
+        with explained("adding tables to", f"publication {name}", _owner_remedy(conn, next(iter(missing.values())))):
             conn.execute(
                 sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing.values()))
             )

@@ -8,7 +8,7 @@ import pytest
 
 from wal2lake.lake.names import directory, literal, quoted
 from wal2lake.lake.session import driver_settings
-from wal2lake.lake.snapshot import fetch_size, init_statement, range_size, ranges, tasks
+from wal2lake.lake.snapshot import fetch_size, for_jdbc, init_statement, range_size, ranges, tasks
 from wal2lake.schema import TableId
 
 
@@ -44,6 +44,10 @@ def test_tasks_keep_the_cores_busy_and_files_large() -> None:
     assert tasks(pages=80_000, count=10, cores=2) == 8
     assert tasks(pages=8192 * 1600, count=1600, cores=2) == 200
     assert tasks(pages=0, count=1, cores=2) == 1
+
+
+def test_an_operator_with_a_question_mark_is_no_parameter_to_the_driver() -> None:
+    assert for_jdbc("""j ? 'a?''?' AND "c?" = 1""") == """j ?? 'a?''?' AND "c?" = 1"""
 
 
 def test_snapshot_name_is_quoted() -> None:

@@ -73,7 +73,8 @@ class StateStore(Wishes, History):
                 connection.execute(CREATE)
                 for step in sorted(UPGRADES):
                     connection.execute(UPGRADES[step])
-                connection.execute("DELETE FROM wal2lake.version")
+                # Not DELETE: a table without a key takes none while it is in a publication of all tables.
+                connection.execute("TRUNCATE wal2lake.version")
                 connection.execute("INSERT INTO wal2lake.version VALUES (%s)", [LATEST])
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceRefused(

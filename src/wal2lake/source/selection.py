@@ -1,0 +1,212 @@
+"""What of a table is mirrored: which columns and rows, and which values are masked.
+
+    [tables] columns, where ──► our own publication ─┐
+    a publication that a group names ────────────────┴─► Selection ──► the schema: its columns, `where`, `only`
+    [tables] mask ─────────────────────────────────────────────────► Column.mask
+
+The stream is narrowed by PostgreSQL itself, and the copy by the same columns and the same condition. A setting that
+does not fit its table is refused, never left out: what it keeps out of the lake would get in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..config import GroupConfig, GroupTables, TableConfig
+from ..errors import ConfigError
+from ..pgtypes import Masking
+from ..schema import TableId
+from . import matching
+from .connect import Connection, explained, query
+from .facts import quoted
+from .matching import Matched, Pattern
+
+NARROWED_SINCE = 150000
+"""servers from this version on have row filters and column lists"""
+_EVERYTHING = ("*.*",)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a publication sends of a table."""
+
+    columns: frozenset[int] | None = None
+    """numbers of its columns; None: all"""
+    where: str | None = None
+    entry: int = 0
+    generated: bool = True
+    """whether stored generated columns are sent, too, where the server can"""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A publication that a group names and that is not ours."""
+
+    name: str
+    via_root: bool
+    tables: Mapping[int, Selection]
+    """those that it holds, by oid; of a partitioned table the root"""
+
+
+def named(conn: Connection, overrides: Mapping[str, TableConfig] | None) -> Named | None:
+    """The publication that the group names; None if it has its own."""
+    group = overrides.group if isinstance(overrides, GroupTables) else None
+    return read(conn, group) if group is not None and group.publication is not None else None
+
+
+def read(conn: Connection, group: GroupConfig) -> Named:
+    """A named publication as it is now. Raises ConfigError if there is none, or it leaves changes out."""
+    name = group.publication or ""
+    field = f"groups.{group.name}.publication"
+    with explained("reading", f"publication {name}"):
+        row = conn.execute(query("publication"), {"name": name}).fetchone()
+        if row is None:
+            known = [one for (one,) in conn.execute("SELECT pubname::text FROM pg_publication ORDER BY 1")]
+            allowed = f"one that exists ({', '.join(known) or 'there is none'}), or leave it out and one is made"
+            raise ConfigError(field=field, cause=f"there is no publication {name}", allowed=allowed)
+        _, _, complete, via_root, generated = row
+        if not complete:
+            raise ConfigError(
+                field=field, cause=f"publication {name} leaves out some of insert, update, delete and truncate",
+                allowed=f"ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate')",
+            )  # fmt: skip
+        narrowed = conn.info.server_version >= NARROWED_SINCE
+        rows = conn.execute(query("named_publication" if narrowed else "named_publication_14"), {"name": name})
+        tables = {
+            oid: Selection(None if columns is None else frozenset(columns), where, entry, generated == "s")
+            for oid, where, columns, entry in rows
+        }
+    return Named(name, via_root, tables)
+
+
+def match(conn: Connection, group: GroupConfig) -> Matched:
+    """The tables that a group means: of its names and patterns those that a named publication holds."""
+    matched = look(conn, group)
+    if matched.problems:
+        raise matched.problems[0]
+    return matched
+
+
+def look(conn: Connection, group: GroupConfig) -> Matched:
+    """The same; a name that means nothing is told of, and the others go on."""
+    found = matching.relations(conn)
+    if group.publication is None:
+        return matching.look(found, group.name, group.tables, group.exclude)
+    return narrow(found, group, read(conn, group))
+
+
+def narrow(found: Sequence[matching.Relation], group: GroupConfig, publication: Named) -> Matched:
+    """The tables of a named publication that a group means. Raises ConfigError for a name that it lacks."""
+    matched = matching.look(found, group.name, patterns(group), group.exclude)
+    exact = [pattern for pattern in map(Pattern.parse, patterns(group)) if pattern.exact]
+    for table in matched.tables:
+        sql_name = quoted(table.id.schema, table.id.name)
+        if table.oid not in publication.tables:
+            if any(pattern.matches(table.id) for pattern in exact):
+                raise ConfigError(
+                    field=f"groups.{group.name}.tables",
+                    cause=f"{table.id} is not in publication {publication.name}",
+                    allowed=f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {sql_name}",
+                )
+        elif table.partitioned and publication.via_root:
+            raise ConfigError(
+                field=f"groups.{group.name}.publication",
+                cause=f"publication {publication.name} sends the changes of {table.id} without their partitions",
+                allowed=f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = false), "
+                f"or exclude = ['{table.id}']",
+            )
+    held = tuple(table for table in matched.tables if table.oid in publication.tables)
+    return Matched(held, matched.skipped, matched.warnings, matched.problems)
+
+
+def patterns(group: GroupConfig) -> tuple[str, ...]:
+    """The names and patterns of a group; of a named publication everything, if none are given."""
+    if group.publication is not None and "tables" not in group.model_fields_set:
+        return _EVERYTHING
+    return group.tables
+
+
+def means(group: GroupConfig, table: TableId) -> bool:
+    """Whether a group's names and patterns mean a table, if it is there and can be mirrored."""
+    wanted = any(Pattern.parse(text).matches(table) for text in patterns(group))
+    return wanted and not any(Pattern.parse(text).matches(table) for text in group.exclude)
+
+
+def masks_in(group: GroupConfig, tables: Mapping[str, TableConfig]) -> bool:
+    """Whether a group may get values that must not be on disk as they come."""
+    return any(settings.mask and means(group, TableId.parse(name)) for name, settings in tables.items())
+
+
+def require_tables(found: Sequence[matching.Relation], tables: Mapping[str, TableConfig]) -> None:
+    """Raises ConfigError if a table that something is to be kept out of is not there: it may have another name."""
+    names = {str(relation.id) for relation in found}
+    for name, settings in tables.items():
+        if settings.withholds and name not in names:
+            raise ConfigError(
+                field=f"tables.{name}", cause="there is no such table, and it may have been renamed",
+                allowed="correct the name; or remove the section, if nothing is to be masked or left out any more",
+            )  # fmt: skip
+
+
+def require_fit(
+    table: TableId, settings: TableConfig, columns: Mapping[str, bool], key: Sequence[str], partitioned: bool,
+    server_version: int, publication: Named | None,
+) -> None:  # fmt: skip
+    """Raises ConfigError if a table can't be narrowed or masked as wanted. `columns`: whether each can be published."""
+    for setting in ("columns", "where"):
+        if getattr(settings, setting):
+            _require_possible(f"tables.{table}.{setting}", table, partitioned, server_version, publication)
+    for setting, names in (("mask", settings.mask), ("columns", settings.columns)):
+        for name in names:
+            if name not in columns:
+                raise ConfigError(
+                    field=f"tables.{table}.{setting}.{name}" if setting == "mask" else f"tables.{table}.{setting}",
+                    cause=f"the table has no column {name}", allowed=f"its columns are: {', '.join(columns)}",
+                )  # fmt: skip
+    if settings.columns:
+        if unsent := [name for name in settings.columns if not columns[name]]:
+            raise ConfigError(
+                field=f"tables.{table}.columns", cause=f"generated column {unsent[0]} is not published by this server",
+                allowed=f"remove {unsent[0]} from the list; PostgreSQL 18 and newer publish stored ones",
+            )  # fmt: skip
+        if missing := [name for name in key if name not in settings.columns]:
+            raise ConfigError(
+                field=f"tables.{table}.columns", cause=f"key column {missing[0]} is not in the list",
+                allowed=f"add it: rows are told apart by ({', '.join(key)})",
+            )  # fmt: skip
+    for name in key:
+        if settings.mask.get(name) is Masking.NULL:
+            raise ConfigError(
+                field=f"tables.{table}.mask.{name}", cause="a column of the key can't be NULL in every row",
+                allowed=f'mask = {{ {name} = "sha256" }} keeps rows apart',
+            )  # fmt: skip
+
+
+def _require_possible(
+    field: str, table: TableId, partitioned: bool, server_version: int, publication: Named | None
+) -> None:
+    if publication is not None:
+        entry = f"ALTER PUBLICATION {quoted(publication.name)} SET TABLE … (…) WHERE (…)"
+        raise ConfigError(
+            field=field, cause=f"columns and rows are chosen by publication {publication.name}, which the group names",
+            allowed=f"remove it; its owner can set the same with: {entry}",
+        )  # fmt: skip
+    if server_version < NARROWED_SINCE:
+        raise ConfigError(
+            field=field, cause=f"PostgreSQL {server_version // 10000} can't publish a part of a table",
+            allowed="remove it, or upgrade the server to 15 or newer; mask works with every version",
+        )  # fmt: skip
+    if partitioned:
+        raise ConfigError(
+            field=field, cause=f"{table} is partitioned, and PostgreSQL publishes partitions whole",
+            allowed="remove it; mask works with partitioned tables, too",
+        )  # fmt: skip
+
+
+def refused_filter(table: TableId, cause: str) -> ConfigError:
+    return ConfigError(
+        field=f"tables.{table}.where", cause=f"PostgreSQL refuses the condition: {cause}",
+        allowed="a condition on columns of the table, with PostgreSQL's own immutable functions and operators; "
+        "names of types with their schema",
+    )  # fmt: skip
