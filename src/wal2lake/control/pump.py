@@ -150,7 +150,7 @@ class Pump:
         if swept:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
         source = self.config.source
-        if selection.masks_in(self.group, self.config.tables):
+        if selection.masked(self.config.tables):
             # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
             source = source.model_copy(update={"streaming": False})
         with ReplicationStream(

@@ -48,7 +48,7 @@ class Resolver:
         conn = self.connection()
         table = catalog.tables(conn, [relation.oid]).get(relation.oid)
         root = table.root if table is not None else relation.oid
-        if not self._meant(conn, relation, root, table):
+        if not self._meant(conn, root):
             return None
         current, fitting = self._describe(conn, root)
         leaf = relation.oid if root != relation.oid else None
@@ -91,14 +91,10 @@ class Resolver:
         if self._conn is not None:
             self._conn.close()
 
-    def _meant(self, conn: Connection, relation: Relation, root: int, table: CatalogTable | None) -> bool:
-        """Whether the group wants it; a publication that is not ours may have more."""
+    def _meant(self, conn: Connection, root: int) -> bool:
+        """Whether it is one that a publication that is not ours holds; of those, commands may add any to the group."""
         publication = selection.named(conn, self._overrides)
-        if publication is None or not isinstance(self._overrides, GroupTables):
-            return True
-        if table is not None and root != relation.oid:
-            table = catalog.tables(conn, [root]).get(root)
-        return table is not None and root in publication.tables and selection.means(self._overrides.group, table.id)
+        return publication is None or root in publication.tables
 
     def _describe(self, conn: Connection, oid: int) -> tuple[TableSchema | None, bool]:
         """The table as the catalog has it, and whether what the settings keep out of the lake is kept out of it."""
