@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from ..config import Config, GroupConfig
 from ..errors import CommandRefused, GroupHeld, TableMissing
 from ..schema import TableId
+from ..source import selection
 from ..source.database import Source
 from ..source.matching import FoundTable
 from .dropping import drop_group, leftovers
@@ -73,6 +74,7 @@ class Commands:
         for table in found:
             self._may_add(table, wishes.get(table.oid), records, group)
             self._may_be_named(table, TableId.parse(target) if target else None, records, wishes)
+            self._may_join(table.id, self._known(self._group_for(table, group)))
         for table in found:
             changes = {
                 "wanted": True, "group": self._group_for(table, group), "copy": copy, "paused": False,
@@ -99,6 +101,14 @@ class Commands:
         if group not in (None, record.group):
             remedy = f"wal2lake tables move '{table.id}' --group {group}"
         raise CommandRefused(object=str(table.id), cause=f"group {record.group} mirrors it already", remedy=remedy)
+
+    def _may_join(self, table: TableId, group: GroupConfig) -> None:
+        if group.publication is not None and not selection.means(group, table):
+            # What its publication sends beyond its names and patterns is not even logged.
+            raise CommandRefused(
+                object=str(table), cause=f"group {group.name} takes from publication {group.publication} what it names",
+                remedy=f"name it in [[groups]] tables of group {group.name}",
+            )  # fmt: skip
 
     def _may_be_named(
         self, table: FoundTable, target: TableId | None, records: Iterable[TableRecord], wishes: dict[int, TableWish]
@@ -167,6 +177,7 @@ class Commands:
                 raise CommandRefused(
                     object=str(record.id), cause=f"it is in group {group} already", remedy="see: wal2lake tables list"
                 )
+            self._may_join(record.id, destination)
         for record in records:
             changes = {
                 "wanted": True, "group": destination.name, "handover_lsn": None, "handed_lsn": None,

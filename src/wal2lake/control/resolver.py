@@ -92,9 +92,12 @@ class Resolver:
             self._conn.close()
 
     def _meant(self, conn: Connection, root: int) -> bool:
-        """Whether it is one that a publication that is not ours holds; of those, commands may add any to the group."""
+        """Whether the group wants it; a publication that is not ours may have more."""
         publication = selection.named(conn, self._overrides)
-        return publication is None or root in publication.tables
+        if publication is None or not isinstance(self._overrides, GroupTables):
+            return True
+        table = catalog.tables(conn, [root]).get(root)
+        return table is not None and root in publication.tables and selection.means(self._overrides.group, table.id)
 
     def _describe(self, conn: Connection, oid: int) -> tuple[TableSchema | None, bool]:
         """The table as the catalog has it, and whether what the settings keep out of the lake is kept out of it."""

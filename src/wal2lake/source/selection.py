@@ -127,6 +127,12 @@ def patterns(group: GroupConfig) -> tuple[str, ...]:
     return group.tables
 
 
+def means(group: GroupConfig, table: TableId) -> bool:
+    """Whether a group's names and patterns mean a table, if it is there and can be mirrored."""
+    wanted = any(Pattern.parse(text).matches(table) for text in patterns(group))
+    return wanted and not any(Pattern.parse(text).matches(table) for text in group.exclude)
+
+
 def masked(tables: Mapping[str, TableConfig]) -> bool:
     """Whether values may come that must not be on disk as they come: any table may be added to any group."""
     return any(settings.mask for settings in tables.values())
