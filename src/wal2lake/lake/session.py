@@ -76,6 +76,10 @@ def session_settings(cores: int) -> dict[str, str]:
     }
 
 
+HEAP = "1g"
+"""of the JVM, where the user names no other size"""
+
+
 class Driver:
     """The JVM. `start` begins it (or takes the user's session), `stop` ends only what `start` began."""
 
@@ -272,6 +276,9 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "1000",
+        # All of it from the start: a heap that grows step by step is collected more often, and for an hour nobody can
+        # tell whether it leaks.
+        "spark.driver.memory": HEAP,
         **session_settings(1),
     }
     settings.pop("spark.sql.shuffle.partitions")
@@ -288,6 +295,7 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
     log4j = Path(__file__).with_name("log4j2.properties").as_uri()
     options = (
         f"{archive.java_option(given) if local else ''} -Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
+        f"{'' if 'spark.driver.memory' in given else f' -Xms{HEAP}'}"
     )
     settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
     return settings
