@@ -25,8 +25,9 @@ test-slow: setup ## the proofs that take minutes: kills under load, a million ro
 kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_kills.py
 
+ddl-test: ROUNDS = 500
 ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repeats one
-	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_ddl.py
+	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_ddl.py tests/fault/test_schema_changes.py
 
 life-test: setup ## tables and groups come and go at random under load; SECONDS=600, SEED= repeats one
 	WAL2LAKE_TEST_SECONDS=$(SECONDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_life.py

@@ -55,6 +55,15 @@ IDLE = ("add_default", "drop", "rename", "int_to_bigint", "int_to_text", "other_
 """kinds that are tried under a running mirror with no row after them, too"""
 CASES = [(kind, way) for kind in DDL for way in ("inside", "down", *(["idle"] if kind in IDLE else []))]
 """inside: rows before and after it in its transaction; down: nothing runs, rows come later; idle: no rows"""
+QUICK = {
+    *(
+        (kind, "inside")
+        for kind in ("add_default", "drop_out_of_line", "swap", "drop_and_add", "int_to_text", "several")
+    ),
+    *((kind, "down") for kind in ("add", "rename", "int_to_bigint", "other_key", "enum_value", "identity_full")),
+    *((kind, "idle") for kind in ("drop", "add_volatile")),
+}
+"""what is tried each time; all others are for `make ddl-test`"""
 
 
 def _create(database: Database, kind: str, way: str) -> None:
@@ -89,37 +98,55 @@ def _alter(database: Database, kind: str, way: str) -> None:
         database.execute(ddl)
 
 
-NAMES = [f"{kind}_{way}" for kind, way in CASES]
+def _asked(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """The cases of this run."""
+    names = {
+        item.callspec.params["name"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == "test_ddl_is_followed"
+    }
+    return [(kind, way) for kind, way in CASES if f"{kind}_{way}" in names]
 
 
 @pytest.fixture(scope="module")
 def altered(
-    server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mirrored]:
-    """All tables, altered in all ways, most of them under a running mirror."""
+    request: pytest.FixtureRequest, server: EmbeddedServer, spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Mirrored]:  # fmt: skip
+    """The tables of all cases, each altered in its way, most of them under a running mirror."""
+    cases = _asked(request)
+    names = [f"{kind}_{way}" for kind, way in cases]
     with fresh_database(server) as database:
         database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-        for kind, way in CASES:
+        for kind, way in cases:
             _create(database, kind, way)
         mirrored = Mirrored(database, tmp_path_factory.mktemp("ddl") / "lake", spark)
-        mirrored.catches_up(*NAMES)
-        for kind, way in CASES:
+        mirrored.catches_up(*names)
+        for kind, way in cases:
             if way == "down":
                 _alter(database, kind, way)
         with mirrored.running():
             mirrored.is_streaming()
-            for kind, way in CASES:
+            for kind, way in cases:
                 if way == "down":
                     database.execute(_rows(f"{kind}_down", kind))
                 else:
                     _alter(database, kind, way)
             # Which table is not is for its own test to say.
             with suppress(AssertionError):
-                mirrored.becomes_equal(*NAMES, patience=4 * PATIENCE)
+                mirrored.becomes_equal(*names, patience=4 * PATIENCE)
             yield mirrored
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            f"{kind}_{way}", marks=() if (kind, way) in QUICK else (pytest.mark.slow, pytest.mark.timeout(900))
+        )
+        for kind, way in CASES
+    ],
+)
 def test_ddl_is_followed(altered: Mirrored, name: str) -> None:
     altered.equal(name)
     table = altered.table(name)
