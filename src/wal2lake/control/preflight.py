@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..changelog import ChangeLog
-from ..config import Config, GroupConfig
+from ..config import Config, GroupConfig, GroupTables
 from ..errors import ConfigError, ConnectionFailed, Wal2LakeError
 from ..schema import TableSchema
 from ..source import catalog, matching, publication, selection, slot
@@ -191,12 +191,9 @@ def _match_tables(
 def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
     version = conn.info.server_version
     found = {str(table.id): table for table in catalog.tables(conn, oids).values()}
-    schemas: list[TableSchema] = []
-    for table in found.values():
-        try:
-            schemas += catalog.describe(conn, [table.oid], config.tables_of(group)).values()
-        except ConfigError as error:
-            yield _from_error("tables", error)
+    schemas, refused = _described(conn, config.tables_of(group), oids)
+    for error in refused:
+        yield _from_error("tables", error)
     yield from judge_types(schemas)
     for schema in schemas:
         yield from judge_columns(schema, len(found[str(schema.id)].columns))
@@ -210,6 +207,25 @@ def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: l
         for name, table in found.items()
     }
     yield from judge_generated({name: columns for name, columns in left_out.items() if columns}, version)
+
+
+def _described(
+    conn: Connection, settings: GroupTables, oids: Sequence[int]
+) -> tuple[list[TableSchema], list[ConfigError]]:
+    """The tables whose settings fit, and what is wrong with the others'."""
+    try:
+        return list(catalog.describe(conn, oids, settings).values()), []
+    except ConfigError as error:
+        if len(oids) == 1:
+            return [], [error]
+    # All at once costs a few queries; only where one is refused, each is asked for alone.
+    schemas: list[TableSchema] = []
+    errors: list[ConfigError] = []
+    for oid in oids:
+        some, refused = _described(conn, settings, [oid])
+        schemas += some
+        errors += refused
+    return schemas, errors
 
 
 def _from_error(object: str, error: Wal2LakeError) -> Finding:
