@@ -23,12 +23,11 @@ from .control.preflight import Finding
 from .control.preflight import check as preflight
 from .control.state import GroupState, Mode, TableState
 from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
-from .control.wanting import enabled, groups_of
-from .errors import TableMissing, Wal2LakeError
+from .control.wanting import enabled, groups_of, named
+from .errors import Wal2LakeError
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
 from .position import Lsn
-from .schema import TableId
 from .source.database import Source
 
 if TYPE_CHECKING:
@@ -204,7 +203,8 @@ class Mirror:
         tables = None
         if names:
             with self._store() as store:
-                tables = frozenset(record.id for record in _named(store.tables() if store.exists() else [], names))
+                by_id = {record.id: record for record in (store.tables() if store.exists() else [])}
+            tables = frozenset(record.id for record in named(by_id, names))
         logs = [ChangeLog(self._config.changelog_path, group.name) for group in self._config.groups]
         return tail(logs, tables, lines, stop)
 
@@ -296,16 +296,6 @@ def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
             return False
         time.sleep(0.2)
     return True
-
-
-def _named(records: Sequence[TableRecord], names: Sequence[str]) -> list[TableRecord]:
-    by_id = {record.id: record for record in records}
-    for name in names:
-        if TableId.parse(name) not in by_id:
-            raise TableMissing(
-                table=name, group="any", remedy="see the mirrored tables with: wal2lake tables list"
-            )  # fmt: skip
-    return [by_id[TableId.parse(name)] for name in names]
 
 
 def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:

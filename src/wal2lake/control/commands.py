@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from ..config import Config, GroupConfig
-from ..errors import CommandRefused, GroupHeld, TableMissing
+from ..errors import CommandRefused, GroupHeld
 from ..schema import TableId
 from ..source import selection
 from ..source.database import Source
 from ..source.matching import FoundTable
 from .dropping import drop_group, leftovers
 from .store import GroupWish, HistoryEntry, StateStore, TableRecord, TableWish
-from .wanting import enabled, groups_of, taken_targets, wanted_by
+from .wanting import enabled, groups_of, named, taken_targets, wanted_by
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,15 @@ class Commands:
             )
         wishes, records = self._store.table_wishes(), self._store.tables()
         found = self._find(names)
+        groups: dict[int, GroupConfig] = {}
         for table in found:
             self._may_add(table, wishes.get(table.oid), records, group)
             self._may_be_named(table, TableId.parse(target) if target else None, records, wishes)
-            self._may_join(table.id, self._known(self._group_for(table, group)))
+            groups[table.oid] = self._group_for(table, group)
+            self._may_join(table.id, groups[table.oid])
         for table in found:
             changes = {
-                "wanted": True, "group": self._group_for(table, group), "copy": copy, "paused": False,
+                "wanted": True, "group": groups[table.oid].name, "copy": copy, "paused": False,
                 "drop_lake": False, "target": TableId.parse(target) if target else None, "moving_from": None,
                 "handover_lsn": None, "handed_lsn": None,
             }  # fmt: skip
@@ -120,16 +122,16 @@ class Commands:
                 object=str(wanted), cause="another table has this lake table", remedy="choose another name with --as"
             )
 
-    def _group_for(self, table: FoundTable, group: str | None) -> str:
-        groups = self._groups()
+    def _group_for(self, table: FoundTable, group: str | None) -> GroupConfig:
         if group is not None:
-            return self._known(group).name
+            return self._known(group)
+        groups = self._groups()
         for each in groups:
             with _source(self._config, each) as source:
                 if table.oid in {found.oid for found in source.match().tables}:
-                    return each.name
+                    return each
         if len(groups) == 1:
-            return groups[0].name
+            return groups[0]
         raise CommandRefused(
             object=str(table.id), cause=f"there are several groups: {', '.join(each.name for each in groups)}",
             remedy=f"wal2lake tables add '{table.id}' --group {groups[0].name}",
@@ -302,12 +304,7 @@ class Commands:
         """Records by the names of source tables, or of lake tables."""
         records = self._store.tables() if self._store.exists() else []
         by_name = {record.lake_table: record for record in records} | {record.id: record for record in records}
-        for name in names:
-            if TableId.parse(name) not in by_name:
-                raise TableMissing(
-                    table=name, group="any", remedy="see the mirrored tables with: wal2lake tables list"
-                )  # fmt: skip
-        return [by_name[TableId.parse(name)] for name in names]
+        return named(by_name, names)
 
     def _note_of(self, record: TableRecord, what: str) -> None:
         self._note(record.group, record.oid, record.id, what)

@@ -45,7 +45,10 @@ class Resolver:
         """the name of each table that was resolved, by oid"""
 
     def __call__(self, relation: Relation) -> Target | None:
-        conn = self.connection()
+        return self._target(self.connection(), relation)
+
+    def _target(self, conn: Connection, relation: Relation, agreed: bool = False) -> Target | None:
+        """`agreed`: only where the catalog says the same; raises SourceError where it does not."""
         table = catalog.tables(conn, [relation.oid]).get(relation.oid)
         root = table.root if table is not None else relation.oid
         if not self._meant(conn, root):
@@ -53,6 +56,8 @@ class Resolver:
         current, fitting = self._describe(conn, root)
         leaf = relation.oid if root != relation.oid else None
         if current is None or not _agrees(current, relation):
+            if agreed:
+                raise SourceError(operation="reading the catalog", cause="it has another table than the transaction")
             log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
             schema = self._from_message(conn, relation, root, current, table)
         else:
@@ -73,11 +78,7 @@ class Resolver:
         conn = self.connection()
         conn.execute(_NO_WAITING)
         try:
-            table = catalog.tables(conn, [relation.oid]).get(relation.oid)
-            current = self._describe(conn, table.root)[0] if table is not None else None
-            if current is None or not _agrees(current, relation):
-                raise SourceError(operation="reading the catalog", cause="it has another table than the transaction")
-            return self(relation)
+            return self._target(conn, relation, agreed=True)
         finally:
             conn.execute(_WAITING)
 

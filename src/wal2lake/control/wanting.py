@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..config import Config, GroupConfig, TableConfig
+from ..errors import TableMissing
 from ..schema import TableId, TableSchema
-from .store import GroupWish, TableWish
+from .store import GroupWish, TableRecord, TableWish
 
 
 def wanted_by(
@@ -87,6 +88,19 @@ def _group(wish: GroupWish) -> GroupConfig:
     group = GroupConfig(name=wish.name, tables=wish.tables, exclude=wish.exclude)
     settings = {"flush_interval": wish.flush_interval, "flush_bytes": wish.flush_bytes}
     return group.model_copy(update={name: value for name, value in settings.items() if value is not None})
+
+
+def named(by_name: Mapping[TableId, TableRecord], names: Iterable[str]) -> list[TableRecord]:
+    """The records that people mean by some names. Raises TableMissing."""
+    found = []
+    for name in names:
+        record = by_name.get(TableId.parse(name))
+        if record is None:
+            raise TableMissing(
+                table=name, group="any", remedy="see the mirrored tables with: wal2lake tables list"
+            )  # fmt: skip
+        found.append(record)
+    return found
 
 
 def taken_targets(
