@@ -25,7 +25,7 @@ def loads(options: Options) -> list[Load]:
         one_transaction(options.rows(1_000_000, 500_000)),
         single_row_updates(options.rows(300_000, 100_000)),
         pgbench_mix(options.rows(100_000)),
-        wide_table(options.rows(100_000, 60_000)),
+        wide_table(options.rows(100_000)),
     ]
 
 

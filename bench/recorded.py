@@ -146,11 +146,9 @@ class Recorded:
             return report.acknowledged_lsn > self.end or report.fatal
 
         limit, most, looked = time.monotonic() + LIMIT_SECONDS, 0, time.monotonic()
-        while not over(report := capture.wait_for(lambda r: over(r) or r.received_lsn > self.end, POLL_SECONDS)):
-            if report.received_lsn > self.end:
-                # All has come: what is left is to publish it without waiting for the interval, as `run --once` does.
-                capture.hurry()
-                report = capture.wait_for(over, POLL_SECONDS)
+        # When all has come it is published without waiting for the interval, as `run --once` has it.
+        capture.hurry(Lsn(self.end + 1))
+        while not over(report := capture.wait_for(over, POLL_SECONDS)):
             if time.monotonic() > looked + 10 * POLL_SECONDS:
                 most, looked = max(most, disk_bytes(log.directory)), time.monotonic()
             if time.monotonic() > limit:
