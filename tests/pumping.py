@@ -10,6 +10,7 @@ from typing import Self
 
 from capturing import PATIENCE, CapturedGroup
 from wal2lake.control.pump import CaptureReport, Pump
+from wal2lake.position import ZERO, Lsn
 from wal2lake.source import connect, mark
 
 
@@ -26,11 +27,11 @@ class RunningPump:
         self.reports: list[CaptureReport] = []
         self._thread = threading.Thread(target=Pump(group.config, group.group, self).run)
 
-    def attend(self) -> bool:
+    def attend(self) -> Lsn | None:
         hurried, self._hurried = self._hurried, False
         if hurried:
             os.read(self._read, 100)
-        return hurried
+        return ZERO if hurried else None
 
     def tell(self, report: CaptureReport) -> bool:
         with self._changed:

@@ -25,6 +25,7 @@ from typing import Any
 
 from ..config import Config, GroupConfig
 from ..errors import CaptureError
+from ..position import ZERO, Lsn
 from .pump import BACKOFF_FIRST, CaptureReport, CaptureState, Pump
 
 log = logging.getLogger(__name__)
@@ -83,9 +84,9 @@ class CaptureProcess:
             self._changed.wait_for(lambda: condition(self._report), timeout)
         return self._report
 
-    def hurry(self) -> None:
-        """Ask for what is complete to be published at once, and for the server's position."""
-        self._send(_HURRY)
+    def hurry(self, until: Lsn = ZERO) -> None:
+        """Ask for what is complete to be published at once, or when all below `until` has come."""
+        self._send((_HURRY, until))
 
     def stop(self, timeout: float = 10.0) -> CaptureReport:
         """End the process cleanly; by force when it takes too long. What is durable stays, the rest comes again."""
@@ -192,13 +193,15 @@ class _Parent(logging.Handler):
     def stopping(self) -> bool:
         return self._stopping
 
-    def attend(self) -> bool:
-        hurried = False
+    def attend(self) -> Lsn | None:
+        hurried: Lsn | None = None
         try:
             while not self._stopping and self._link.poll():
-                command = self._link.recv()
-                self._stopping = command == _STOP
-                hurried |= command == _HURRY
+                match self._link.recv():
+                    case str(command) if command == _STOP:
+                        self._stopping = True
+                    case (str(command), Lsn() as until) if command == _HURRY:
+                        hurried = max(until, hurried or ZERO)
         except (EOFError, OSError):
             # The parent is gone: finish what is complete and go, too.
             self._stopping = True

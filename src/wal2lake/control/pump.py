@@ -84,8 +84,8 @@ class Owner(Protocol):
     wake: Sequence[int]
     """file descriptors that become readable when `attend` has something to do"""
 
-    def attend(self) -> bool:
-        """Take what has come in; whether it asks for a flush at once."""
+    def attend(self) -> Lsn | None:
+        """Take what has come in; up to where it asks for a flush without waiting for the interval, if it does."""
 
     @property
     def stopping(self) -> bool: ...

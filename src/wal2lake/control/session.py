@@ -50,6 +50,8 @@ class Session:
         self._streamed = Demultiplexer(self._spools, self._ahead)
         self._intake = Intake()
         self._wake = (*pump.owner.wake, self._pipeline.wake)
+        self._hurry_until: Lsn | None = None
+        """when all below it has come, what is complete is published at once"""
         self._pending_since: float | None = None
         """since when a complete transaction waits for a manifest to be asked for"""
         self._handed_over = 0
@@ -63,11 +65,11 @@ class Session:
         owner = self._pump.owner
         while not owner.stopping:
             self._read()
-            hurried = owner.attend()
-            if hurried:
+            if (until := owner.attend()) is not None:
+                self._hurry_until = until
                 self._stream.ask()
             self._hand_over()
-            if self._due() or (hurried and self._pending_since is not None):
+            if self._due() or self._hurried():
                 self._publish()
             self._take_published()
             self._advance_idle()
@@ -136,6 +138,12 @@ class Session:
         if self._handed_over + self._intake.complete_bytes >= self._pump.group.flush_bytes:
             return publishing < _MOST_PUBLISHING
         return not publishing and time.monotonic() - self._pending_since >= self._pump.group.flush_interval
+
+    def _hurried(self) -> bool:
+        if self._hurry_until is None or self._stream.received < self._hurry_until:
+            return False
+        self._hurry_until = None
+        return self._pending_since is not None
 
     def _publish(self) -> None:
         self._take_complete()
