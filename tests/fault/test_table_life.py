@@ -305,3 +305,21 @@ def _holder(mirror: Mirror, name: str) -> str | None:
 def _group_of(mirrored: Mirrored, name: str) -> str | None:
     table = mirrored.table(name)
     return table.group if table is not None else None
+
+
+def test_a_table_is_committed_as_often_as_its_own_interval_says(mirrored: Mirrored) -> None:
+    settings = {"public.b": {"flush_interval": 3600, "flush_bytes": 100_000}}
+    mirrored.configure(tables=settings)
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        before = mirrored.table("b")
+        _write(mirrored, "a", "b", first=100)
+        mirrored.follows("a")
+        waits = mirrored.table("b")
+        assert waits is not None and before is not None and waits.applied_lsn == before.applied_lsn
+        mirrored.database.execute(
+            "INSERT INTO b SELECT i, md5(i::text) || md5((-i)::text) FROM generate_series(1000, 5000) i"
+        )
+        mirrored.follows("a", "b")
+        _write(mirrored, "b", first=101)
+    mirrored.catches_up("a", "b")

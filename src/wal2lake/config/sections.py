@@ -243,6 +243,18 @@ class TableConfig(_Section):
         description="Name of the lake table when it is first made; none: the table's own.",
         examples=["sales.orders"],
     )
+    flush_interval: float | None = Field(
+        None,
+        ge=0.05,
+        description="Seconds between lake commits, where the table needs them less often than its group.",
+        examples=[60.0],
+    )
+    flush_bytes: int | None = Field(
+        None,
+        ge=1024,
+        description="Bytes in the change log that are committed before that time is over; none: as the group says.",
+        examples=[16 * 1024 * 1024],
+    )
     on_rename: OnRename | None = Field(
         None,
         description="What a rename of the source table does to the lake table; none: as the group says.",

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -39,6 +40,7 @@ from .copies import Copies, OpenSnapshot, rounds
 from .evolving import Evolving
 from .fulfilment import Fulfilment
 from .moves import Moves
+from .pace import Pace
 from .planner import LogView, plan
 from .pump import CaptureReport
 from .roster import Roster
@@ -91,6 +93,7 @@ class GroupScheduler:
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
+        self._pace = Pace(group, config.tables)
         self._books = Books(group.name, self._tables, store, self._chores)
         moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
         catalogue = Catalogue(group.name, self._source, store, naming)
@@ -230,7 +233,7 @@ class GroupScheduler:
         if self._lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
         if self._logged() < self._until:
-            self._capture.hurry()
+            self._capture.hurry(self._until)
             return False
         self._take_in()
         states = (TableState.STREAMING, TableState.ERRORED, TableState.PAUSED)
@@ -357,8 +360,19 @@ class GroupScheduler:
             _look_whether_caught_up(table, applied, self._logged())
             if table.catch_up and table.waiting is None:
                 self._hurry()
-        if table.waiting is not None or self._naming.renamed(table.schema, table.target, table.wish) is not None:
+        if self._commit_due(table, applied) or (
+            self._naming.renamed(table.schema, table.target, table.wish) is not None
+        ):
             self._applies.stand_in_line(table)
+
+    def _commit_due(self, table: TableRun, applied: Applied) -> bool:
+        if table.waiting is None:
+            return False
+        if self._until is not None or table.state is TableState.CATCHUP or table.on_the_way:
+            return True
+        waiting = self._backlog.after(table.schema.oid, applied.manifest)
+        committed = table.record.last_commit_at
+        return self._pace.due(table.schema.id, committed, waiting, datetime.now(UTC))
 
     def _start_applies(self) -> None:
         while (table := self._applies.next()) is not None:

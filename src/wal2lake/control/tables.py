@@ -91,10 +91,14 @@ class TableRun:
             and self.waiting is None
             and not self.resync
             and self.applied is not None
-            and self.leaving is None
             and not self.paused
-            and (self.wish is None or self.wish.moving_from is None)
+            and not self.on_the_way
         )
+
+    @property
+    def on_the_way(self) -> bool:
+        """Whether it goes: from the source, or from group to group."""
+        return self.leaving is not None or (self.wish is not None and self.wish.moving_from is not None)
 
     def become(self, state: TableState, **changes: object) -> None:
         if not may_become(self.state, state):

@@ -1,0 +1,51 @@
+"""When a table with an interval of its own is committed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from test_tables import SCHEMA
+
+from wal2lake.changelog import Manifest, Segment, TableCut
+from wal2lake.config import GroupConfig, TableConfig
+from wal2lake.control.pace import Pace
+from wal2lake.position import Lsn
+
+COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _waiting(size: int) -> list[Manifest]:
+    cut = TableCut(
+        SCHEMA.oid,
+        str(SCHEMA.id),
+        (Segment("s", rows=1, bytes=size, schema=1, inserts=1, updates=0, deletes=0, key_changes=0, unchanged=0),),
+    )
+    return [Manifest(1, Lsn(1), Lsn(2), 1, None, {SCHEMA.oid: cut})]
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds", "size", "due"),
+    [
+        (None, 0, 1, True),
+        (TableConfig(), 0, 1, True),
+        (TableConfig(flush_interval=60), 59, 1, False),
+        (TableConfig(flush_interval=60), 60, 1, True),
+        (TableConfig(flush_interval=60, flush_bytes=2048), 1, 2047, False),
+        (TableConfig(flush_interval=60, flush_bytes=2048), 1, 2048, True),
+        (TableConfig(flush_interval=60), 1, 5_000_000, True),
+        (TableConfig(flush_bytes=2048), 0, 1, True),
+    ],
+)
+def test_its_own_interval_is_waited_for_unless_enough_has_come(
+    settings: TableConfig | None, seconds: float, size: int, due: bool
+) -> None:
+    group = GroupConfig(name="g", flush_bytes=4_000_000)
+    pace = Pace(group, {str(SCHEMA.id): settings} if settings else {})
+    now = COMMITTED + timedelta(seconds=seconds)
+    assert pace.due(SCHEMA.id, COMMITTED, _waiting(size), now) is due
+
+
+def test_what_was_never_committed_does_not_wait() -> None:
+    pace = Pace(GroupConfig(name="g"), {str(SCHEMA.id): TableConfig(flush_interval=60)})
+    assert pace.due(SCHEMA.id, None, _waiting(1), COMMITTED)
