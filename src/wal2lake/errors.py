@@ -4,7 +4,7 @@
     ├── ConfigError              the configuration file, an environment variable, an argument
     ├── SourceError              PostgreSQL
     │   ├── ConnectionFailed     ├── SlotInUse     ├── SlotLost      ├── SourceReplaced
-    │   ├── TableMissing         └── SourceRefused
+    │   ├── SourceRestored       ├── TableMissing  └── SourceRefused
     ├── CaptureError             the capture process
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
@@ -102,6 +102,12 @@ class SourceReplaced(SourceError):
     """the change log of group {group} was written from another database cluster ({cause})"""
 
     remedy_text = "check [source] dsn; if this server is meant, use a new [lake] path, or teardown and start anew"
+
+
+class SourceRestored(SourceError):
+    """the database of group {group} was set back since it was captured ({cause}): the lake may have what it has not"""
+
+    remedy_text = "copy the tables anew with: wal2lake tables resync --all"
 
 
 class TableMissing(SourceError):

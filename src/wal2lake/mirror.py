@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from .changelog import ChangeLog
+from .changelog import ChangeLog, logged_groups
 from .config import Config, GroupConfig
 from .control.preflight import Finding
 from .control.preflight import check as preflight
@@ -86,7 +86,7 @@ class Mirror:
             known = store.exists()
             groups = {record.name: record for record in store.groups()} if known else {}
             records = store.tables() if known else []
-            wishes = store.group_wishes() if known and store.up_to_date else {}
+            wishes = store.group_wishes() if store.usable else {}
             configured = groups_of(self._config, wishes)
             holders = {group.name: store.holder(group.name) for group in configured}
         now = datetime.now(UTC)
@@ -178,7 +178,7 @@ class Mirror:
     def stored_groups(self) -> tuple[GroupConfig, ...]:
         """The groups that commands made."""
         with self._store() as store:
-            wishes = store.group_wishes() if store.exists() and store.up_to_date else {}
+            wishes = store.group_wishes() if store.usable else {}
         return groups_of(self._config, wishes)[len(self._config.groups) :]
 
     def create_group(self, group: GroupWish) -> None:
@@ -205,7 +205,10 @@ class Mirror:
             with self._store() as store:
                 by_id = {record.id: record for record in (store.tables() if store.exists() else [])}
             tables = frozenset(record.id for record in named(by_id, names))
-        logs = [ChangeLog(self._config.changelog_path, group.name) for group in self._config.groups]
+        names_of_groups = dict.fromkeys(group.name for group in self._config.groups)
+        # Groups that a command made have logs here, too; the source need not be asked for them.
+        names_of_groups |= dict.fromkeys(logged_groups(self._config.changelog_path))
+        logs = [ChangeLog(self._config.changelog_path, name) for name in names_of_groups]
         return tail(logs, tables, lines, stop)
 
     def teardown(self) -> None:

@@ -490,5 +490,5 @@ def test_after_a_gap_the_log_goes_on_with_a_new_start(captured: CapturedGroup) -
     captured.database.execute("INSERT INTO t VALUES (3, 'x')")
     captured.catch_up()
     fresh = ChangeLog(captured.config.changelog_path, GROUP)
-    assert [m.number for m in fresh.after(0)] == [1, 2]
-    assert fresh.start > before and fresh.read(2).from_lsn == fresh.start
+    assert [m.number for m in fresh.after(0)] == [1, 2, 3]
+    assert fresh.stretch.lsn > before and fresh.read(2).from_lsn == fresh.stretch.lsn

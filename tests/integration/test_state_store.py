@@ -97,7 +97,7 @@ def test_a_store_of_the_second_version_keeps_its_tables_and_their_lake_tables(da
     assert store.version() == 2
     assert store.tables() == [replace(TABLE, target=None)]
     store.create()
-    assert store.up_to_date
+    assert store.usable
     assert store.tables() == [replace(TABLE, target=TABLE.id)]
     assert (store.table_wishes(), store.group_wishes(), store.history(TABLE.id)) == ({}, {}, [])
     store.close()

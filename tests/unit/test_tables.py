@@ -5,7 +5,7 @@ import pytest
 from wal2lake.changelog.manifest import Manifest, TableCut
 from wal2lake.control.state import TableState
 from wal2lake.control.store import TableRecord
-from wal2lake.control.tables import TableRun, continues
+from wal2lake.control.tables import TableRun
 from wal2lake.errors import Advice, Kind
 from wal2lake.lake.model import Applied
 from wal2lake.pgtypes import LakeType
@@ -132,9 +132,3 @@ def test_only_a_change_makes_a_record_worth_saving() -> None:
     assert not table.dirty
     table.update(rows=3)
     assert table.dirty
-
-
-def test_a_table_below_the_start_of_the_log_can_not_follow_it() -> None:
-    assert continues(applied(3), Lsn(40))
-    assert not continues(applied(3), Lsn(41))
-    assert not continues(None, Lsn(0))

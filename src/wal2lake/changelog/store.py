@@ -3,6 +3,7 @@
     <root>/<group>/
       group.json             which database it is from, and where it begins
       acknowledged.json      the highest position that the source may have been told
+      stored.json, timeline.json     what the source must know, see `witness`
       manifests/<n>.json     one cut each, n contiguous
       segments/<oid>/*.parquet
       schemas/<oid>/<v>.json
@@ -32,6 +33,7 @@ from ..position import Lsn
 from ..schema import TableSchema
 from .durable import create, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
+from .witness import Witness
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,15 +42,24 @@ FORMAT = 1
 _CACHED_MANIFESTS = 512
 
 
+def logged_groups(root: Path) -> list[str]:
+    """The groups that have a log."""
+    return sorted(path.parent.name for path in root.glob("*/group.json"))
+
+
 @dataclass(frozen=True)
 class Start:
     """Where a stretch of the log begins: its first manifest has this number and continues from this position.
 
-    Between two stretches changes are missing. A table that was applied below `lsn` must be copied anew.
+    Between two stretches changes are missing. A table that was applied before must be copied anew.
     """
 
     manifest: int
     lsn: Lsn
+
+    def continues(self, manifest: int, lsn: Lsn) -> bool:
+        """Whether a table that has all manifests up to one, at a position, can follow."""
+        return lsn >= self.lsn and (self.manifest == 1 or manifest >= self.manifest)
 
 
 class Identity(Protocol):
@@ -98,7 +109,15 @@ class ChangeLog:
         first = last.number + 1 if last is not None else 1
         kept = [stretch for stretch in self.starts if stretch.manifest < first]
         (self.directory / "acknowledged.json").unlink(missing_ok=True)
+        self.witness.forget()
         self._write_group(self.origin, [*kept, Start(first, lsn)])
+        if last is not None:
+            # Positions of a database that was set back say nothing beside older ones: numbers tell the stretches apart.
+            self.publish(lsn, 0, None, {})
+
+    @property
+    def witness(self) -> Witness:
+        return Witness(self.directory)
 
     @property
     def exists(self) -> bool:
@@ -141,11 +160,6 @@ class ChangeLog:
         if not starts:
             raise self._damaged("it has no start: the slot was never made")
         return starts[-1]
-
-    @property
-    def start(self) -> Lsn:
-        """Where the stretch that is being written begins. A table applied below it can't continue."""
-        return self.stretch.lsn
 
     def oldest(self) -> int:
         """Number of the oldest manifest that is kept, or of the next one if there is none."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 
+from ..changelog.witness import Witness
 from ..errors import Wal2LakeError
 from ..position import Lsn
 from .chores import Chores
@@ -25,8 +26,11 @@ IDLE_SAVE_SECONDS = 30.0
 
 
 class Books:
-    def __init__(self, group: str, tables: Roster, store: StateStore, chores: Chores) -> None:
-        self._tables, self._store, self._chores = tables, store, chores
+    def __init__(
+        self, group: str, tables: Roster, store: StateStore, chores: Chores, witness: Witness | None = None
+    ) -> None:
+        """`witness`: of what the store was told, where it is in the source."""
+        self._tables, self._store, self._chores, self._witness = tables, store, chores, witness
         self._record = GroupRecord(group, GroupState.STARTING, "", "wal")
         self._dirty = False
         self._saved = 0.0
@@ -72,11 +76,19 @@ class Books:
             self._store.add_history([entry for each in tables for entry in each.history])
             if group is not None:
                 # Last, so that whoever sees a group's position sees its tables at that position.
-                self._store.save_group(group)
+                self._write_group(group)
         except Wal2LakeError as error:
             log.warning("the state store could not be written: %s", error)
             return tables, group
         return (), None
+
+    def _write_group(self, group: GroupRecord) -> None:
+        witness = self._witness if group.logged_lsn is not None else None
+        if witness is not None and group.logged_lsn is not None:
+            witness.storing(group.logged_lsn)
+        self._store.save_group(group)
+        if witness is not None and group.logged_lsn is not None:
+            witness.has_stored(group.logged_lsn)
 
     def _written(self, left: tuple[Sequence[Unsaved], GroupRecord | None]) -> None:
         tables, group = left

@@ -190,7 +190,7 @@ class Commands:
         return _names(records)
 
     def history(self, name: str) -> list[HistoryEntry]:
-        entries = self._store.history(TableId.parse(name)) if self._readable else []
+        entries = self._store.history(TableId.parse(name)) if self._store.usable else []
         if not entries:
             self._named([name])
         return entries
@@ -255,7 +255,7 @@ class Commands:
         self._store.wish_group(replace(wish, enabled=enabled))
 
     def groups(self) -> tuple[GroupSummary, ...]:
-        readable = self._readable
+        readable = self._store.usable
         wishes = self._store.group_wishes() if readable else {}
         records = {record.name: record for record in self._store.groups()} if readable else {}
         tables = self._store.tables() if readable else []
@@ -278,10 +278,6 @@ class Commands:
         return tuple(found)
 
     # ----
-
-    @property
-    def _readable(self) -> bool:
-        return self._store.exists() and self._store.up_to_date
 
     def _groups(self) -> tuple[GroupConfig, ...]:
         return groups_of(self._config, self._store.group_wishes())

@@ -26,7 +26,7 @@ from .catalogue import Wanted
 from .roster import Roster
 from .state import TableState
 from .store import StateStore
-from .tables import TableRun, continues
+from .tables import TableRun
 from .wanting import arrives, leaves
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Moves:
         if found is not None and position is not None and found.lsn <= position:
             # Numbers of manifests are each group's own.
             at = replace(found, lsn=position, manifest=manifest)
-            if continues(at, self._log.start):
+            if self._log.stretch.continues(at.manifest, at.lsn):
                 applied = self._lake.restate(at, source_id)
         # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
         return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied)

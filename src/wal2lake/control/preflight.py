@@ -141,7 +141,7 @@ def look_at_store(config: Config) -> Stored:
     """Nothing, where there is no store yet or one of an older version."""
     store = StateStore((config.state.dsn or config.source.dsn).get_secret_value(), config.source.connect_timeout)
     try:
-        if not (store.exists() and store.up_to_date):
+        if not store.usable:
             return Stored()
         held = {record.oid: record.group for record in store.tables()}
         return Stored(store.group_wishes(), store.table_wishes(), held, [record.name for record in store.groups()])

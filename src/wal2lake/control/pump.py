@@ -26,14 +26,15 @@ from ..errors import (
     LakeUnwritable,
     SlotLost,
     SourceError,
-    SourceReplaced,
+    SourceRestored,
     Wal2LakeError,
     advise,
 )
 from ..position import ZERO, Lsn
-from ..source import Connection, connect, publication, selection, server_facts, slot
+from ..source import Connection, ServerFacts, connect, publication, selection, server_facts, slot, timeline
 from ..source.stream import Pace, ReplicationStream
 from .session import REPORT_SECONDS, Session
+from .store import logged_in
 
 log = logging.getLogger(__name__)
 
@@ -168,9 +169,7 @@ class Pump:
         position, acknowledged = self.changelog.position(), self.changelog.acknowledged()
         facts = server_facts(conn)
         self.changelog.must_be_from(facts)
-        if facts.wal_end < position:
-            cause = f"its WAL ends at {facts.wal_end}, the log holds changes up to {position}: was it restored?"
-            raise SourceReplaced(group=self.group.name, cause=cause)
+        self._require_not_set_back(conn, facts, position)
         info = slot.info(conn, self.slot)
         if info is None:
             raise SlotLost(slot=self.slot, cause="does not exist", lsn=position)
@@ -185,6 +184,26 @@ class Pump:
         if not publication.exists(conn, self.publication):
             raise SlotLost(slot=self.slot, cause=f"has no publication {self.publication}", lsn=position)
         return max(position, confirmed)
+
+    def _require_not_set_back(self, conn: Connection, facts: ServerFacts, position: Lsn) -> None:
+        """Refuse a database that has forgotten what was captured from it; its slot may look as if nothing was wrong."""
+        witness, cause = self.changelog.witness, None
+        if facts.wal_end < position:
+            cause = f"its WAL ends at {facts.wal_end}, the log holds changes up to {position}"
+        elif (stored := witness.stored()) is not None:
+            # Looked at again, because the run writes it meanwhile, after the database.
+            known = logged_in(conn, self.group.name)
+            if known is not None and known < stored == witness.stored():
+                cause = f"it knew of position {stored}, and knows of {known} only"
+        before, now = witness.timeline(), facts.timeline
+        if cause is None and before is not None and now not in (None, before):
+            left = timeline.left_at(self.config.source, now, before)
+            if left is None or left < position:
+                cause = f"timeline {now} left timeline {before} at {left or 'no time'}, the log is at {position}"
+        if cause is not None:
+            raise SourceRestored(group=self.group.name, cause=cause)
+        if now is not None and now != before:
+            witness.on_timeline(now)
 
     def _failed(self, error: Exception) -> bool:
         """Report an error; whether to try again."""

@@ -25,7 +25,7 @@ from .backlog import Backlog
 from .catalogue import Wanted
 from .state import TableState
 from .store import HistoryEntry, StateStore, TableRecord
-from .tables import TableRun, Transition, continues
+from .tables import TableRun, Transition
 from .wanting import Naming, arrives
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Roster:
             return error
 
     def _settle(self, table: TableRun, answer: Applied | Wal2LakeError | None) -> None:
-        if isinstance(answer, Applied) and not continues(answer, self._log.start):
+        if isinstance(answer, Applied) and not self._log.stretch.continues(answer.manifest, answer.lsn):
             answer = SlotLost(slot=self._log.origin.slot, lsn=answer.lsn, cause="was made anew")
         match answer:
             case None:

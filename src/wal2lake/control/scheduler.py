@@ -42,7 +42,7 @@ from .fulfilment import Fulfilment
 from .moves import Moves
 from .pace import Pace
 from .planner import LogView, plan
-from .pump import CaptureReport
+from .pump import CaptureReport, CaptureState
 from .roster import Roster
 from .state import BACKOFF_FIRST, GroupState, TableState
 from .store import GroupLease, StateStore, TableRecord, TableWish
@@ -58,7 +58,7 @@ ONCE_ATTEMPTS = 3
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
 HURRY_SECONDS = 1.0
-GAPS = (SlotLost, errors.SourceReplaced, errors.ChangeLogDamaged)
+GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, errors.ChangeLogDamaged)
 """errors of the capture after which the stream can't go on where it was"""
 
 
@@ -86,7 +86,8 @@ class GroupScheduler:
             group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
         )
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._capture = CaptureProcess(config, group, on_report=self._wake.set)
+        self._new_capture = partial(CaptureProcess, config, group, self._wake.set)
+        self._capture = self._new_capture()
         self._capture_again = self._began = self._hurried = 0.0
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(workforce.copies, self._source, lake, progress, self._copied, self._wake.set)
@@ -94,7 +95,8 @@ class GroupScheduler:
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
         self._pace = Pace(group, config.tables)
-        self._books = Books(group.name, self._tables, store, self._chores)
+        witness = self._log.witness if config.state.dsn is None else None
+        self._books = Books(group.name, self._tables, store, self._chores, witness)
         moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
         catalogue = Catalogue(group.name, self._source, store, naming)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
@@ -159,7 +161,7 @@ class GroupScheduler:
         self._finish_jobs()
         if self._lease.held:
             self._books.note(state=GroupState.STOPPED, holder=None)
-            self._books.save_now(self._logged())
+            self._books.save_now(self._told())
         self._lease.release()
         self._source.close()
 
@@ -224,7 +226,7 @@ class GroupScheduler:
         self._tables.rest()
         self._start_tending()
         self._retire()
-        self._books.save(self._logged())
+        self._books.save(self._told())
 
     def _settled(self) -> bool:
         """Whether a run that is to end has done all it can."""
@@ -232,7 +234,8 @@ class GroupScheduler:
             return False
         if self._lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
-        if self._logged() < self._until:
+        # A source that was set back has positions that were reached long ago: only the capture can tell.
+        if self._logged() < self._until or not self._heard.connected_once:
             self._capture.hurry(self._until)
             return False
         self._take_in()
@@ -344,7 +347,10 @@ class GroupScheduler:
         self._capture.stop()
         opened = self._new_slot()
         self._backlog.begin()
+        self._take_in()
         self._lost = None
+        # Positions of a database that was set back are lower: what the last capture told means nothing now.
+        self._capture, self._heard = self._new_capture(), CaptureReport()
         self._capture.start()
         self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
         self._copy_pending(opened)
@@ -485,6 +491,10 @@ class GroupScheduler:
             table.resync = True
         except Wal2LakeError as error:
             log.warning("%s: the fresh copy has to wait: %s", table.name, error)
+
+    def _told(self) -> Lsn:
+        """What the source may be told of the position: nothing before the capture has found it to be the same still."""
+        return self._logged() if self._heard.state is CaptureState.STREAMING else ZERO
 
     def _logged(self) -> Lsn:
         # What was heard before the manifests were read: a table that none of them names is there, too.

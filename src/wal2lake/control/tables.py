@@ -205,8 +205,3 @@ class TableRun:
 
     def failed_by(self, advice: Advice) -> bool:
         return self.state is TableState.ERRORED and self.record.error == advice.message
-
-
-def continues(applied: Applied | None, start: Lsn) -> bool:
-    """Whether a lake table at its position can follow a change log that begins at `start`."""
-    return applied is not None and applied.lsn >= start

@@ -43,7 +43,7 @@ def reopened(log: ChangeLog) -> ChangeLog:
 
 def test_an_empty_log_is_at_its_start(log: ChangeLog) -> None:
     assert (log.position(), log.acknowledged(), log.last(), log.after(0)) == (Lsn(100), Lsn(100), None, [])
-    assert log.exists and log.started and log.origin == ORIGIN and log.start == Lsn(100)
+    assert log.exists and log.started and log.origin == ORIGIN and log.stretch.lsn == Lsn(100)
 
 
 def test_a_log_without_a_slot_exists_and_is_not_started(tmp_path: Path) -> None:
@@ -154,10 +154,34 @@ def test_a_new_stretch_continues_the_numbers_and_not_the_positions(log: ChangeLo
     log.record_acknowledged(Lsn(250))
     log.create(ORIGIN, ORIGIN.slot)
     log.begin(Lsn(1000))
-    assert (log.position(), log.acknowledged(), log.start) == (Lsn(1000), Lsn(1000), Lsn(1000))
+    assert (log.position(), log.acknowledged(), log.stretch.lsn) == (Lsn(1000), Lsn(1000), Lsn(1000))
     after = publish(log, 1100)
-    assert (after.number, after.from_lsn) == (2, Lsn(1000))
-    assert [m.number for m in reopened(log).after(0)] == [1, 2]
+    assert (after.number, after.from_lsn) == (3, Lsn(1000))
+    boundary = reopened(log).after(0)[1]
+    assert [m.number for m in reopened(log).after(0)] == [1, 2, 3] and not boundary.tables
+
+
+def test_a_table_of_an_older_stretch_can_not_follow_wherever_it_is(log: ChangeLog) -> None:
+    assert log.stretch.continues(0, Lsn(100)) and not log.stretch.continues(0, Lsn(99))
+    publish(log, 200)
+    log.begin(Lsn(150))
+    assert not log.stretch.continues(1, Lsn(200))
+    assert log.stretch.continues(2, Lsn(150)) and not log.stretch.continues(2, Lsn(149))
+
+
+def test_what_the_source_was_told_is_remembered_until_it_is_told_less_or_the_log_begins_anew(log: ChangeLog) -> None:
+    witness = log.witness
+    assert (witness.stored(), witness.timeline()) == (None, None)
+    witness.has_stored(Lsn(120))
+    witness.on_timeline(3)
+    assert (reopened(log).witness.stored(), reopened(log).witness.timeline()) == (Lsn(120), 3)
+    witness.storing(Lsn(130))
+    assert witness.stored() == Lsn(120)
+    witness.storing(Lsn(110))
+    assert witness.stored() is None
+    witness.has_stored(Lsn(110))
+    log.begin(Lsn(150))
+    assert (witness.stored(), witness.timeline()) == (None, None)
 
 
 def test_schemas_get_a_version_when_they_differ_from_the_last(log: ChangeLog) -> None:

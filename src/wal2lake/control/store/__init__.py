@@ -2,8 +2,9 @@
 
 from .lease import GroupLease, Listener
 from .records import GroupRecord, GroupWish, HistoryEntry, TableRecord, TableWish
-from .store import StateStore
+from .store import StateStore, logged_in
 
 __all__ = [
     "GroupLease", "GroupRecord", "GroupWish", "HistoryEntry", "Listener", "StateStore", "TableRecord", "TableWish",
+    "logged_in",
 ]  # fmt: skip

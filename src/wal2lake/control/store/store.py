@@ -15,6 +15,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from ...errors import SourceRefused
+from ...position import Lsn
 from ...schema import TableId
 from ..state import GroupState, Mode, TableState
 from .connection import jsonable, lsn, table_id, text
@@ -55,6 +56,15 @@ RETURNING oid
 )
 
 
+def logged_in(connection: psycopg.Connection[Any], group: str) -> Lsn | None:
+    """The position that a store in this very database was told last; None if it has none."""
+    (there,) = connection.execute("SELECT to_regclass('wal2lake.groups') IS NOT NULL").fetchone() or (False,)
+    if not there:
+        return None
+    row = connection.execute("SELECT logged_lsn::text FROM wal2lake.groups WHERE name = %s", [group]).fetchone()
+    return lsn(row[0]) if row is not None else None
+
+
 class StateStore(Wishes, History):
     """The store in a PostgreSQL database. Safe to use from several threads; reconnects after a lost connection."""
 
@@ -65,7 +75,7 @@ class StateStore(Wishes, History):
 
     def create(self) -> None:
         """Make the schema if it is not there, and bring one of an older version up to date."""
-        if self.exists() and self.version() >= LATEST:
+        if self.usable:
             return
         try:
             with self.use() as connection, connection.transaction():
@@ -83,9 +93,9 @@ class StateStore(Wishes, History):
             ) from error  # fmt: skip
 
     @property
-    def up_to_date(self) -> bool:
-        """Whether the store has all that this version reads."""
-        return self.version() >= LATEST
+    def usable(self) -> bool:
+        """Whether there is a store, with all that this version reads."""
+        return self.exists() and self.version() >= LATEST
 
     def version(self) -> int:
         with self.use() as connection:
@@ -114,7 +124,9 @@ class StateStore(Wishes, History):
             return holder(connection, group)
 
     def save_group(self, group: GroupRecord) -> None:
-        with self.use() as connection:
+        with self.use() as connection, connection.transaction():
+            # What the source knows tells whether it was set back, so it must not forget this in a crash.
+            connection.execute("SET LOCAL synchronous_commit = local")
             connection.execute(
                 """
                 INSERT INTO wal2lake.groups
