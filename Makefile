@@ -5,7 +5,7 @@ ROUNDS ?= 20
 SECONDS ?= 600
 SEED ?=
 
-.PHONY: help setup demo test test-slow kill-test life-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo test test-slow kill-test life-test failure-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repe
 
 life-test: setup ## tables and groups come and go at random under load; SECONDS=600, SEED= repeats one
 	WAL2LAKE_TEST_SECONDS=$(SECONDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_life.py
+
+failure-test: setup ## one table fails for long under load, the others go on; SECONDS=600
+	WAL2LAKE_TEST_SECONDS=$(SECONDS) $(RUN) -m pytest -s -m slow tests/fault/test_long_failure.py
 
 proof-million: setup ## a million rows copied, a hundred thousand changes followed
 	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k million

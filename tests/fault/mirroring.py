@@ -170,6 +170,19 @@ class Mirrored:
         return found
 
 
+@contextmanager
+def blocked(directory: Path) -> Iterator[None]:
+    """A file in the place of a directory: nobody can read or write there, not even root."""
+    aside = directory.with_name(directory.name + ".aside")
+    directory.rename(aside)
+    directory.write_text("in the way")
+    try:
+        yield
+    finally:
+        directory.unlink()
+        aside.rename(directory)
+
+
 def missed(result: OnceResult) -> dict[str, TableStatus]:
     """Tables that did not get there, by their name without the schema."""
     return {table.name.removeprefix("public."): table for table in result.missed}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import Mirrored
+from mirroring import Mirrored, blocked
 
 from servers import Database
 from waiting import wait_until
@@ -26,19 +24,6 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     return Mirrored(database, tmp_path / "lake", spark)
 
 
-@contextmanager
-def _blocked(directory: Path) -> Iterator[None]:
-    """A file in the place of a directory: nobody can read or write there, not even root."""
-    aside = directory.with_name(directory.name + ".aside")
-    directory.rename(aside)
-    directory.write_text("in the way")
-    try:
-        yield
-    finally:
-        directory.unlink()
-        aside.rename(directory)
-
-
 def _change(database: Database) -> None:
     for name in ("sick", "well"):
         database.execute(
@@ -52,7 +37,7 @@ def test_a_table_that_can_not_be_written_waits_with_a_reason_and_the_others_go_o
     part: str, mirrored: Mirrored
 ) -> None:
     mirrored.catches_up("sick", "well")
-    with _blocked(mirrored.lake / "public" / "sick" / part), mirrored.running():
+    with blocked(mirrored.lake / "public" / "sick" / part), mirrored.running():
         _change(mirrored.database)
         failed = mirrored.fails("sick")
         assert "sick" in f"{failed.error}", failed.error
@@ -74,7 +59,7 @@ def test_a_table_is_tried_again_by_itself_and_nothing_is_skipped(
     monkeypatch.setattr("wal2lake.control.tables.BACKOFF_MOST", 1.0)
     mirrored.catches_up("sick", "well")
     with mirrored.running():
-        with _blocked(mirrored.lake / "public" / "sick" / "data"):
+        with blocked(mirrored.lake / "public" / "sick" / "data"):
             _change(mirrored.database)
             mirrored.fails("sick")
             _change(mirrored.database)
@@ -90,7 +75,7 @@ def test_a_change_log_that_can_not_be_written_keeps_the_slot_and_loses_nothing(m
     mirrored.catches_up("sick", "well")
     with mirrored.running():
         mirrored.is_streaming("sick", "well")
-        with _blocked(mirrored.changelog / "segments"):
+        with blocked(mirrored.changelog / "segments"):
             position = mirrored.now()
             _change(mirrored.database)
             wait_until(lambda: mirrored.group().error, 30, "the group says what is wrong")

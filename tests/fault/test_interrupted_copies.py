@@ -1,4 +1,4 @@
-"""A fresh copy that the mirror itself asked for is not forgotten by a process that dies before it is committed."""
+"""Copies that are interrupted: a range that breaks off is read again, alone; a copy that is wanted is never forgotten."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mirroring import Mirrored
 from command import Project
 from servers import Database
 from waiting import wait_until
+from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,26 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
         "CREATE TABLE other (id int PRIMARY KEY, n int); INSERT INTO other VALUES (1, 0)"
     )
     return Mirrored(database, tmp_path / "lake", spark)
+
+
+def test_a_range_whose_connection_breaks_is_read_again_and_the_copy_goes_on(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    database.execute(
+        "CREATE TABLE large (id int PRIMARY KEY, v text);"
+        "INSERT INTO large SELECT i, repeat(md5(i::text), 4) FROM generate_series(1, 200000) i"
+    )
+    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    readers = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND state = 'active' AND query LIKE '%ctid AS pos%' AND pid <> pg_backend_pid() LIMIT 1"
+    )
+    with mirrored.running():
+        wait_until(lambda: database.rows(readers), 60, "a range is being read, and its connection is cut")
+        mirrored.is_streaming("large")
+        mirrored.follows("large")
+        states = [entry.after for entry in Mirror(mirrored.config).history("large")]
+    assert "ERRORED" not in states and states.count("SNAPSHOT") == 1, states
 
 
 @pytest.mark.slow

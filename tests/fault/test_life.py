@@ -2,8 +2,9 @@
 
     make life-test [SECONDS=600] [SEED=]
 
-Ten tables, 300 transactions a second. Three of the tables are left in peace: how far they are behind is looked at all
-the time, and may never be more than a bound.
+Ten tables, 300 transactions a second. Three of the tables are left in peace. Workers take the tables in turn: between
+two turns of such a table nobody else may have more than the one that it has in a cycle, and the one before that when
+nothing waited for the table yet. How far behind they are is told at the end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,8 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.control.store import GroupWish
 from wal2lake.errors import Wal2LakeError
+from wal2lake.lake import Lake
+from wal2lake.lake.model import Applied
 from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -32,8 +37,8 @@ if TYPE_CHECKING:
 SECONDS = float(os.environ.get("WAL2LAKE_TEST_SECONDS") or 600)
 RATE = 300
 """transactions a second"""
-BOUND = 30.0
-"""seconds that a table left in peace may be behind, beside three times what it is while nobody disturbs"""
+MOST_TURNS = 2
+"""that another table may have while one in peace has none"""
 PATIENCE = 240.0
 QUIET = ("t0", "t1", "t2")
 BUSY = tuple(f"t{number}" for number in range(3, 10))
@@ -134,6 +139,34 @@ class Disturber:
                 getattr(mirror, step)(names)
 
 
+class Turns:
+    """Who had a worker, from when to when: each commit, and each piece of upkeep."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken: list[tuple[str, float, float]] = []
+        for name in ("apply", "maintain"):
+            monkeypatch.setattr(Lake, name, self._noted(getattr(Lake, name)))
+
+    def _noted(self, work: Callable[..., Applied]) -> Callable[..., Applied]:
+        def noted(lake: Lake, applied: Applied, *rest: Any) -> Applied:
+            began = time.monotonic()
+            try:
+                return work(lake, applied, *rest)
+            finally:
+                self.taken.append((applied.schema.id.name, began, time.monotonic()))
+
+        return noted
+
+    def passed_over(self, table: str) -> tuple[int, str]:
+        """How many turns somebody else had, at most, between two of a table; and who."""
+        own = sorted((began, ended) for name, began, ended in self.taken if name == table)
+        worst = (0, "nobody")
+        for (_, ended), (began, _) in pairwise(own):
+            between = Counter(name for name, start, _ in self.taken if name != table and ended < start < began)
+            worst = max(worst, *((count, name) for name, count in between.items()), worst)
+        return worst
+
+
 def _watch(mirror: Mirror, seconds: float) -> float:
     """How far behind the tables left in peace are, at most, over some time."""
     worst, until = 0.0, time.monotonic() + seconds
@@ -147,8 +180,9 @@ def _watch(mirror: Mirror, seconds: float) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 900)
 def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
-    database: Database, tmp_path: Path, spark: SparkSession
+    database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    turns = Turns(monkeypatch)
     seed = int(os.environ.get("WAL2LAKE_TEST_SEED") or random.randrange(10**6))
     print(f"WAL2LAKE_TEST_SEED={seed} repeats these decisions")  # noqa: T201 - shown when the test fails
     for name in (*QUIET, *BUSY):
@@ -163,14 +197,15 @@ def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
         mirrored.is_streaming(*QUIET, *BUSY)
         with Writer(database, seed) as writer:
             usual = _watch(mirror, SECONDS / 5)
-            bound, worst, until = BOUND + 3 * usual, 0.0, time.monotonic() + SECONDS
+            worst, until = 0.0, time.monotonic() + SECONDS
             while time.monotonic() < until:
                 disturber.disturb()
                 worst = max(worst, _watch(mirror, disturber.pause()))
-                assert worst < bound, f"{worst:.1f} s behind, undisturbed {usual:.1f} s; {dict(disturber.done)}"
         assert writer.failure is None, writer.failure
         told = f"done {dict(disturber.done)}, refused {dict(disturber.refused)}; at most {worst:.1f} s behind, undisturbed {usual:.1f} s"
-        print(f"{writer.committed} transactions; {told}")  # noqa: T201
+        passed = {table: turns.passed_over(table) for table in QUIET}
+        print(f"{writer.committed} transactions; {told}; turns of others {passed}")  # noqa: T201
+        assert max(passed.values())[0] <= MOST_TURNS, passed
         _bring_all_back(mirror)
         wait_until(
             lambda: _all_stream(mirror),

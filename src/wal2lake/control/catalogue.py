@@ -69,16 +69,28 @@ class Catalogue:
         after = self._source.written()
         gone = set(records) - {schema.oid for schema in schemas}
         dropped = frozenset(gone) - self._source.existing(gone)
+        followed = {oid for oid, record in records.items() if record.state is not TableState.PENDING}
         mine = self._claim(schemas, records, wishes, dropped)
         published = frozenset(schema.oid for schema in mine)
-        if published != self._published:
+        lost = self._source.unpublished(followed & published)
+        if published != self._published or lost:
             self._source.publish(mine)
             self._published = published
+        if lost:
+            self._copy_anew([records[oid] for oid in lost])
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         return Wanted(
             mine, records, self._store.wanted_resyncs(self._group), self._store.rounds(self._group), wishes,
             dropped, self._source.mark() if fresh else ZERO, began, before, after,
         )  # fmt: skip
+
+    def _copy_anew(self, records: Sequence[TableRecord]) -> None:
+        """Somebody took tables out of the publication, or altered them so that PostgreSQL did: changes are missing."""
+        self._store.want_resync(records)
+        for record in records:
+            log.warning(
+                "group %s: %s was not in the publication for a while; it is copied anew", self._group, record.id
+            )
 
     def _judge(self, problem: Exception, known: Collection[str], strict: bool) -> None:
         missing = isinstance(problem, TableMissing) and str(TableId.parse(problem.fields["table"])) in known

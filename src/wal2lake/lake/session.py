@@ -80,6 +80,9 @@ HEAP = "1g"
 """of the JVM, where the user names no other size"""
 
 
+TASK_ATTEMPTS = 3
+
+
 class Driver:
     """The JVM. `start` begins it (or takes the user's session), `stop` ends only what `start` began."""
 
@@ -283,7 +286,7 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
     }
     settings.pop("spark.sql.shuffle.partitions")
     settings |= given
-    settings["spark.master"] = master
+    settings["spark.master"] = _persistent(master)
     local = master.startswith("local")
     if local:
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
@@ -299,6 +302,11 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
     )
     settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
     return settings
+
+
+def _persistent(master: str) -> str:
+    """A local master that tries a task again, as a cluster does: above all, a range of a copy."""
+    return re.sub(r"^local\[(\*|\d+)\]$", rf"local[\1,{TASK_ATTEMPTS}]", master)
 
 
 def _collector(given: Mapping[str, str]) -> str:

@@ -124,6 +124,13 @@ class Source:
         name = publication.publication_name(self._group.name)
         self._ask(lambda c: publication.ensure(c, name, whole, parts))
 
+    def unpublished(self, oids: Collection[int]) -> frozenset[int]:
+        """Those that the group's own publication lacks: what was done to them meanwhile is not in the stream."""
+        if self._group.publication is not None or not oids:
+            return frozenset()
+        name = publication.publication_name(self._group.name)
+        return frozenset(oids) - self._ask(lambda c: publication.tables_of(c, name))
+
     def drop_publication(self) -> None:
         """Drop the group's own publication. One that it names stays."""
         name = publication.publication_name(self._group.name)

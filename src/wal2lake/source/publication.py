@@ -68,6 +68,14 @@ def exists(conn: Connection, name: str) -> bool:
         return conn.execute(query("publication"), {"name": name}).fetchone() is not None
 
 
+def tables_of(conn: Connection, name: str) -> frozenset[int]:
+    """The tables that a publication names; none if there is no such publication."""
+    with explained("reading", f"publication {name}"):
+        row = conn.execute(query("publication"), {"name": name}).fetchone()
+        rows = conn.execute(query("publication_tables"), {"publication": row[0]}).fetchall() if row else []
+    return frozenset(row[0] for row in rows)
+
+
 def drop(conn: Connection, name: str) -> None:
     with explained("dropping", f"publication {name}"):
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))

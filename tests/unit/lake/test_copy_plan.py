@@ -89,5 +89,8 @@ def test_users_jars_classes_and_extensions_are_kept() -> None:
     assert "-XX:+UseParallelGC" in local["spark.driver.extraJavaOptions"]
     chosen = driver_settings("local[2]", {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, [])
     assert "UseParallelGC" not in chosen["spark.driver.extraJavaOptions"]
+    assert local["spark.master"] == "local[2,3]"
+    assert driver_settings("local[*,1]", given, [])["spark.master"] == "local[*,1]"
     cluster = driver_settings("spark://host:7077", given, [Path("/c/a.jar")])
+    assert cluster["spark.master"] == "spark://host:7077"
     assert cluster["spark.jars"] == "mine.jar,/c/a.jar"
