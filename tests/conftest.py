@@ -34,6 +34,15 @@ def no_settings_from_outside() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_long_waits() -> Iterator[None]:
+    """What is looked at or written now and then is so more often: the tests wait for it hundreds of times."""
+    with pytest.MonkeyPatch.context() as intervals:
+        intervals.setattr("wal2lake.control.fulfilment.RELOOK_SECONDS", 1.0)
+        intervals.setattr("wal2lake.control.books.SAVE_SECONDS", 0.1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
     with running_server() as running:

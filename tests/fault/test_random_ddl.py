@@ -201,6 +201,7 @@ def _follow(mirrored: Mirrored, writer: Writer, rounds: int) -> None:
         stack.enter_context(mirrored.running())
         for number in range(1, rounds + 1):
             if number % ROUNDS_BETWEEN_STOPS == 0:
+                print(f"round {number}", flush=True)  # noqa: T201 - for who watches
                 stack.close()
                 writer.round()
                 stack.enter_context(mirrored.running())
