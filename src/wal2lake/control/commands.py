@@ -134,10 +134,12 @@ class Commands:
     def _group_for(self, table: FoundTable, group: str | None) -> GroupConfig:
         if group is not None:
             return self._known(group)
-        groups = self._groups()
-        for each in groups:
+        groups: list[GroupConfig] = []
+        for each in self._groups():
             with _source(self._config, each) as source:
                 matched = source.match()
+            if table.oid not in matched.units or each.leafwise:
+                groups.append(each)
             if {found.oid for found in matched.tables} & {table.oid, *matched.units.get(table.oid, ())}:
                 return each
         if len(groups) == 1:
