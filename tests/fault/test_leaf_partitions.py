@@ -10,11 +10,14 @@ import pytest
 from mirroring import PATIENCE, Mirrored
 from test_filters import SECRET, _becomes, _files_with, _rows
 
+from capturing import CapturedGroup
 from servers import Database
 from waiting import wait_until
+from wal2lake.config import TableConfig
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
 from wal2lake.mirror import Mirror
+from wal2lake.pgtypes import Masking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,6 +145,41 @@ def test_a_leaf_that_is_detached_does_not_lose_the_mask_of_its_root(
     assert not _files_with(mirrored.lake, SECRET)
     mirrored.configure(tables={**MASKS, "public.parts_1": {"mask": {}}})
     mirrored.catches_up("parts_1")
+
+
+def test_rows_that_are_read_after_their_leaf_was_detached_are_masked_all_the_same(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Not one row of it was streamed before."""
+    database.execute(PARTS.replace("copied ", SECRET))
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=[{**LEAFWISE, "tables": ["public.*"]}], tables=MASKS)
+    assert mirrored.once().ok
+    oid = database.value("SELECT 'parts_1'::regclass::oid::int8")
+    database.execute(f"INSERT INTO parts VALUES (1, '{SECRET}'); ALTER TABLE parts DETACH PARTITION parts_1")
+    missed = {table.name: str(table.error) for table in mirrored.once().missed}
+    assert set(missed) == {"public.parts_1"} and "masks of public.parts" in missed["public.parts_1"]
+    assert list(mirrored.changelog.glob(f"segments/{oid}/*.parquet"))
+    assert not _files_with(mirrored.lake, SECRET)
+
+
+@pytest.mark.parametrize("partitions", ["root", "leaf"])
+def test_rows_of_a_leaf_that_was_dropped_before_it_was_ever_seen_are_withheld(
+    database: Database, tmp_path: Path, partitions: str
+) -> None:
+    database.execute(PARTS.replace("copied ", SECRET))
+    group = CapturedGroup(database, tmp_path, partitions=partitions)
+    tables = {"public.parts": TableConfig(mask={"v": Masking.SHA256})}
+    group.config = group.config.model_copy(update={"tables": tables})
+    group.begin("public.parts").close()
+    oid = group.oid("parts_1")
+    database.execute(f"INSERT INTO parts VALUES (1, '{SECRET}'); DROP TABLE parts_1")
+    group.start()
+    try:
+        group.catch_up()
+    finally:
+        group.stop()
+    assert list(tmp_path.rglob(f"segments/{oid}/*.parquet"))
+    assert not _files_with(tmp_path, SECRET)
 
 
 def _rows_hashed(database: Database, table: str) -> list[tuple[Any, ...]]:
