@@ -155,7 +155,9 @@ def lost_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, sche
     It was renamed, or detached from what it was a partition of. A mask under its present name, also an empty one, says
     what is meant. `last`: as it was seen before.
     """
-    if last is None or not last.masked or schema.masked:
+    hidden = {column.attnum or column.name for column in last.columns if column.mask} if last is not None else set()
+    shown = {column.attnum or column.name for column in schema.columns if column.mask is None}
+    if last is None or not hidden & shown:
         return ()
     if "mask" in tables.get(str(schema.id), TableConfig()).model_fields_set:
         return ()

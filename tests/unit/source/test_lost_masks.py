@@ -16,6 +16,8 @@ ROOT, LEAF, OTHER = (TableId("public", name) for name in ("root", "leaf", "other
 CLEAR = TableSchema(7, LEAF, (Column("email", 25, -1, "text", STRING),), (), Identity.FULL)
 MASKED = replace(CLEAR, columns=(replace(CLEAR.columns[0], mask=Masking.NULL),))
 LEAF_OF_ROOT = replace(MASKED, heeds=(ROOT,))
+OTHER_COLUMN = Column("other", 25, -1, "text", STRING)
+HASHED = replace(OTHER_COLUMN, mask=Masking.SHA256)
 MASKS = TableConfig(mask={"email": Masking.NULL})
 
 
@@ -32,6 +34,8 @@ MASKS = TableConfig(mask={"email": Masking.NULL})
         ({"public.root": MASKS}, LEAF_OF_ROOT, replace(MASKED, heeds=(OTHER,)), ()),
         ({"public.root": MASKS}, replace(CLEAR, heeds=(ROOT,)), CLEAR, ()),
         ({"public.root": MASKS}, None, CLEAR, ()),
+        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(*CLEAR.columns, HASHED)), (ROOT,)),
+        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(OTHER_COLUMN,)), ()),
     ],
 )
 def test_masks_are_lost_with_a_name_that_the_settings_still_have(
