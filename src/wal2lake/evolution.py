@@ -69,7 +69,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     heaps = lake.heaps if source.heaps_later else _files(lake.heaps, source.heaps)
     return TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
-        version=lake.version, where=source.where, only=source.only, entry=source.entry,
+        version=lake.version, where=source.where, only=source.only, entry=source.entry, heeds=source.heeds,
     )  # fmt: skip
 
 

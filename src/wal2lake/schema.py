@@ -109,6 +109,8 @@ class TableSchema:
     """numbers of the columns that are mirrored, where a list chooses them; empty: no list"""
     entry: int = 0
     """oid of what makes a named publication hold it; another one means that it was out of it for a while"""
+    heeds: tuple[TableId, ...] = ()
+    """tables whose settings are its own, too: those that it is a partition of, where it is mirrored by itself"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +147,7 @@ class TableSchema:
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
             "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps], "heaps_later": self.heaps_later,
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
+            "heeds": [[id.schema, id.name] for id in self.heeds],
         }  # fmt: skip
 
     @classmethod
@@ -161,6 +164,7 @@ class TableSchema:
             where=data.get("where"),
             only=tuple(data.get("only", ())),
             entry=data.get("entry", 0),
+            heeds=tuple(TableId(*id) for id in data.get("heeds", ())),
             heaps=tuple(HeapFile(*heap) for heap in data.get("heaps", ())),
         )
 

@@ -50,6 +50,37 @@ def test_each_relation_is_judged_by_what_it_is(database: Database, config: Confi
     assert {"public.fleeting", "public.seen", "type interval", "type integer[]", "type numeric"} <= notes
 
 
+def test_leaves_that_are_tables_are_judged_one_by_one(database: Database, config: ConfigFactory) -> None:
+    database.execute(
+        """
+        CREATE TABLE parted (id int PRIMARY KEY, v text, span interval) PARTITION BY RANGE (id);
+        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+        CREATE TABLE middle PARTITION OF parted FOR VALUES FROM (10) TO (30) PARTITION BY RANGE (id);
+        CREATE TABLE parted_2 PARTITION OF middle FOR VALUES FROM (10) TO (20);
+        CREATE UNLOGGED TABLE parted_3 PARTITION OF middle FOR VALUES FROM (20) TO (30);
+        CREATE TABLE empty (id int, v text) PARTITION BY RANGE (id);
+        """
+    )
+    group = {"name": "default", "partitions": "leaf"}
+    masks = {
+        "public.parted": {"mask": {"v": "sha256"}},
+        "public.middle": {"flush_interval": 9},
+        "empty": {"where": "true"},
+    }
+    found = by_object(check(config(groups=[group], tables=masks)))
+    told = {name: finding for name, finding in found.items() if finding.level is not Level.NOTES}
+    assert told == {}
+    notes = {name for name in found if name.startswith("public.")}
+    assert notes == {"public.parted_3"} and "unlogged" in found["public.parted_3"].consequence
+    assert "public.parted_2.span" in found["type interval"].consequence
+    assert "public.parted.span" not in found["type interval"].consequence
+    database.execute("ALTER TABLE parted_1 REPLICA IDENTITY NOTHING")
+    masks["public.parted"] = {"mask": {"gone": "null"}}
+    found = by_object(check(config(groups=[group], tables=masks)))
+    assert found["public.parted_1"].level is Level.WARNS
+    assert found["tables"].blocks and "no column gone" in found["tables"].consequence
+
+
 def test_a_role_with_few_rights_is_told_each_grant_and_they_help(database: Database, config: ConfigFactory) -> None:
     role = f'"{database.name}_poor"'
     database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; CREATE TABLE a (id int PRIMARY KEY)")

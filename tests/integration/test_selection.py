@@ -134,6 +134,18 @@ def test_a_partitioned_table_is_published_whole(narrowed: Database, config: Conf
     assert _discovered(config(tables={"parts": {"mask": {"v": "sha256"}}}))["parts"].masked
 
 
+def test_leaves_have_the_filter_and_the_list_of_their_root(narrowed: Database, config: ConfigFactory) -> None:
+    settings = {"parts": {"where": "id > 1", "columns": ["id"], "mask": {"id": "sha256"}}}
+    leafwise = config(tables=settings, groups=[{"name": "default", "partitions": "leaf", "tables": ["public.parts"]}])
+    found = _discovered(leafwise)
+    assert set(found) == {"parts_1"} == set(_published(narrowed))
+    assert found["parts_1"].column("id").mask is Masking.SHA256
+    assert _published(narrowed)["parts_1"] == ({"id"}, "(id > 1)")
+    own = {**settings, "parts_1": {"where": "id > 2"}}
+    _discovered(leafwise.model_copy(update={"tables": config(tables=own).tables}))
+    assert _published(narrowed)["parts_1"] == ({"id"}, "(id > 2)")
+
+
 def test_a_server_before_15_refuses_parts_of_tables_with_the_remedy(made: Database, config: ConfigFactory) -> None:
     if _version(made) >= 150000:
         pytest.skip("this server has row filters")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from wal2lake.config import Config, load_config, variables
+from wal2lake.config import Config, TableConfig, load_config, settings_of, variables
 from wal2lake.errors import ConfigError
-from wal2lake.pgtypes import LakeType
+from wal2lake.pgtypes import LakeType, Masking
+from wal2lake.schema import TableId
 
 SOURCE = '[source]\ndsn = "postgresql://user:hush@db:5432/shop"\n'
 
@@ -134,6 +135,11 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
          'a list, as in: ["public.orders", "public.c*"]'),
         ("[[groups]]\nname = 'a'\nexclude = ['a.b.c']", "groups[0].exclude[0]: 'a.b.c' is not a table name", None),
         ("[groups]\nname = 'a'", "groups: bad value", "[[groups]]"),
+        ("[[groups]]\nname = 'a'\npartitions = 'leaves'", "groups[0].partitions: bad value 'leaves'",
+         "one of: 'root', 'leaf'"),
+        ("[[groups]]\nname = 'a'\npartitions = 'leaf'\npublication = 'p'", "groups[0]: partitions = 'leaf' needs a "
+         "publication of the group's own, and publication names another one",
+         "leave out publication, so that one is made; or partitions = 'root'"),
         ("[tables.'a..b']", "tables.\"a..b\": 'a..b' is not a table name", None),
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
@@ -210,3 +216,25 @@ def test_a_configuration_does_not_change() -> None:
     config = Config.model_validate({"source": {"dsn": "postgresql://db/shop"}})
     with pytest.raises(ValueError, match="frozen"):
         config.lake.path = "elsewhere"  # type: ignore[misc]
+
+
+ROOT, MIDDLE, LEAF = (TableId("public", name) for name in ("root", "middle", "leaf"))
+ABOVE = TableConfig.model_validate(
+    {"mask": {"email": "sha256"}, "types": {"n": "string"}, "where": "n > 0", "on_drop": "keep", "target": "x.y"}
+)
+
+
+def test_a_partition_has_the_settings_of_the_tables_above_it_key_by_key() -> None:
+    tables = {"public.root": ABOVE, "public.leaf": TableConfig(flush_interval=60)}
+    found = settings_of(tables, LEAF, (MIDDLE, ROOT))
+    assert (found.mask, found.types, found.where, found.on_drop) == (ABOVE.mask, ABOVE.types, ABOVE.where, "keep")
+    assert (found.flush_interval, found.target, found.columns) == (60, None, ())
+    assert found.withholds
+    nearer = {**tables, "public.middle": TableConfig(mask={"phone": Masking.NULL})}
+    assert set(settings_of(nearer, LEAF, (MIDDLE, ROOT)).mask) == {"phone"}
+    assert settings_of({**tables, "public.leaf": TableConfig(mask={})}, LEAF, (MIDDLE, ROOT)).mask == {}
+
+
+def test_a_table_of_its_own_has_its_own_settings_alone() -> None:
+    assert settings_of({"public.root": ABOVE}, ROOT) == ABOVE
+    assert settings_of({"public.root": ABOVE}, LEAF) == TableConfig()

@@ -43,9 +43,9 @@ def test_its_own_interval_is_waited_for_unless_enough_has_come(
     group = GroupConfig(name="g", flush_bytes=4_000_000)
     pace = Pace(group, {str(SCHEMA.id): settings} if settings else {})
     now = COMMITTED + timedelta(seconds=seconds)
-    assert pace.due(SCHEMA.id, COMMITTED, _waiting(size), now) is due
+    assert pace.due(SCHEMA, COMMITTED, _waiting(size), now) is due
 
 
 def test_what_was_never_committed_does_not_wait() -> None:
     pace = Pace(GroupConfig(name="g"), {str(SCHEMA.id): TableConfig(flush_interval=60)})
-    assert pace.due(SCHEMA.id, None, _waiting(1), COMMITTED)
+    assert pace.due(SCHEMA, None, _waiting(1), COMMITTED)

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,7 +49,9 @@ def table(key: tuple[str, ...] = ("id",), identity: Identity = Identity.DEFAULT)
 
 
 def test_a_schema_survives_its_json() -> None:
-    assert TableSchema.from_json(json.loads(json.dumps(table().to_json()))) == table()
+    leaf = replace(table(), heeds=(TableId("public", "near"), TableId("My Schema", "root")))
+    for schema in (table(), leaf):
+        assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
 @pytest.mark.parametrize(

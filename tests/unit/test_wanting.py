@@ -16,6 +16,7 @@ from wal2lake.control.store import GroupWish, TableWish
 from wal2lake.control.wanting import Naming, arrives, enabled, groups_of, leaves, taken_targets, wanted_by
 from wal2lake.position import ZERO, Lsn
 from wal2lake.schema import TableId
+from wal2lake.source.matching import FoundTable, Matched
 
 T = TableId("public", "t")
 ADDED = TableWish(7, T, wanted=True, group="g")
@@ -42,7 +43,34 @@ def test_a_table_is_of_the_group_that_was_asked_for_or_has_it(
     group: str, matched: bool, wish: TableWish | None, held: dict[int, str], wanted: bool
 ) -> None:
     wishes = {} if wish is None else {7: wish}
-    assert wanted_by(group, [7] if matched else [], wishes, held) == ((7,) if wanted else ())
+    means = Matched((FoundTable(7, T, False),) if matched else (), (), ())
+    assert wanted_by(group, means, wishes, held) == ((7,) if wanted else ())
+
+
+LEAF = FoundTable(71, TableId("public", "t_1"), False)
+LEAVES = {7: (71, 72)}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "units", "wanted"),
+    [
+        ([], LEAVES, (71,)),
+        ([ADDED], LEAVES, (71, 72)),
+        ([ADDED, TableWish(72, T, wanted=False, group="g")], LEAVES, (71,)),
+        ([ADDED, TableWish(72, T, wanted=None, group="g", paused=True)], LEAVES, (71, 72)),
+        ([replace(ADDED, wanted=False)], LEAVES, ()),
+        ([replace(ADDED, group="other")], LEAVES, (71,)),
+        ([ADDED], {71: ()}, (7,)),
+        ([TableWish(71, T, wanted=True, group="g")], {71: ()}, ()),
+    ],
+)
+def test_what_is_asked_of_a_partitioned_table_is_asked_of_what_stands_for_it(
+    wishes: list[TableWish], units: dict[int, tuple[int, ...]], wanted: tuple[int, ...]
+) -> None:
+    """By command: of a root where leaves are tables, and of a leaf where it is none."""
+    asked = {wish.oid: wish for wish in wishes}
+    means = (LEAF,) if LEAF.oid not in units else ()
+    assert wanted_by("g", Matched(means, (), (), units=units), asked, {}) == wanted
 
 
 def test_a_table_on_its_way_is_both_groups() -> None:
@@ -66,6 +94,10 @@ def test_a_rename_is_followed_only_where_the_name_was_nobodys_choice() -> None:
     assert Naming({}, "rename").renamed(SCHEMA, old, replace(ADDED, target=old)) is None
     assert Naming({"public.t": TableConfig(on_rename="keep")}, "rename").renamed(SCHEMA, old, None) is None
     assert Naming({"public.t": TableConfig(on_rename="rename")}).renamed(SCHEMA, old, None) == SCHEMA.id
+    root = TableId("public", "root")
+    above = Naming({"public.root": TableConfig(on_rename="rename", target="x.y")})
+    assert above.renamed(replace(SCHEMA, heeds=(root,)), old, None) == SCHEMA.id
+    assert above.first(SCHEMA.id, None) == SCHEMA.id
 
 
 def test_the_configuration_s_group_stands_above_one_of_the_same_name() -> None:

@@ -21,7 +21,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -280,15 +280,18 @@ class ChangeLog:
 
     def schema_version(self, schema: TableSchema) -> int:
         """The version under which a schema is on disk; one that differs from the last gets the next number."""
-        known = self.schemas(schema.oid)
-        if known and known[-1] == schema:
-            return len(known)
         directory = self.directory / "schemas" / str(schema.oid)
-        directory.mkdir(parents=True, exist_ok=True)
-        sync_directory(directory.parent)
-        create(directory / f"{len(known) + 1}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
-        known.append(schema)
-        return len(known)
+        while True:
+            known = self.schemas(schema.oid)
+            if known and known[-1] == schema:
+                return len(known)
+            number = len(known) + 1
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+            # A number that is taken is another process's: capture writes what it sees, control what is masked.
+            with suppress(FileExistsError):
+                create(directory / f"{number}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+                return number
 
     def schemas(self, oid: int) -> list[TableSchema]:
         """All versions of a table's schema that have been written, oldest first."""

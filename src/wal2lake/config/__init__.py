@@ -39,6 +39,7 @@ from .sections import (
     TableConfig,
     TableName,
     refuse,
+    settings_of,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "TableConfig",
     "load_config",
     "read_file",
+    "settings_of",
     "variables",
 ]
 

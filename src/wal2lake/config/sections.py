@@ -6,7 +6,7 @@ made from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -199,6 +199,7 @@ class MaintenanceConfig(_Section):
 OnDrop = Literal["drop", "keep"]
 OnIncompatible = Literal["resync", "stop"]
 OnRename = Literal["keep", "rename"]
+Partitions = Literal["root", "leaf"]
 
 
 class GroupConfig(_Section):
@@ -218,6 +219,10 @@ class GroupConfig(_Section):
         "None: one is made.",
         examples=["for_the_lake"],
     )
+    partitions: Partitions = Field(
+        "root",
+        description="What a partitioned table is in the lake: root makes one table of it, leaf one of each partition.",
+    )
     capture: Annotated[Literal["auto", "wal", "poll", "trigger"], AfterValidator(_available)] = Field(
         "auto", description="How changes are read. This version reads the WAL: auto and wal."
     )
@@ -233,6 +238,21 @@ class GroupConfig(_Section):
     on_rename: OnRename = Field(
         "keep", description="What a rename of a source table does to its lake table: keep its name, or rename it too."
     )
+
+    @property
+    def leafwise(self) -> bool:
+        """Whether each partition is a table of its own."""
+        return self.partitions == "leaf"
+
+    @model_validator(mode="after")
+    def _own_publication(self) -> GroupConfig:
+        if self.leafwise and self.publication is not None:
+            # Filters and lists of a root are not those of its partitions, and nobody but its owner can add these.
+            raise refuse(
+                "partitions = 'leaf' needs a publication of the group's own, and publication names another one",
+                "leave out publication, so that one is made; or partitions = 'root'",
+            )
+        return self
 
 
 class TableConfig(_Section):
@@ -299,6 +319,19 @@ class TableConfig(_Section):
                 "one of the two: a sha256 is a string, and a null has the type that the column has",
             )
         return self
+
+
+def settings_of(tables: Mapping[str, TableConfig], id: TableId, heeds: Iterable[TableId] = ()) -> TableConfig:
+    """The settings of a table, key by key: its own, else those of the tables that it heeds, the first of them first.
+
+    A partition that is mirrored by itself heeds the tables above it. `target` is the name of one lake table only.
+    """
+    found: dict[str, Any] = {}
+    for name in (id, *heeds):
+        section = tables.get(str(name), TableConfig())
+        keys = section.model_fields_set - (set() if name == id else {"target"})
+        found = {key: getattr(section, key) for key in keys} | found
+    return TableConfig.model_construct(**found)
 
 
 class GroupTables(dict[str, TableConfig]):

@@ -63,7 +63,7 @@ class Catalogue:
         for problem in matched.problems:
             self._judge(problem, {str(record.id) for record in records.values()}, strict)
         held = {record.oid: record.group for record in everybody}
-        oids = wanted_by(self._group, [table.oid for table in matched.tables], wishes, held)
+        oids = wanted_by(self._group, matched, wishes, held)
         before = self._source.written()
         schemas = self._source.describe(oids)
         after = self._source.written()

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from ..config import Config, GroupConfig
-from ..errors import CommandRefused, GroupHeld
+from ..errors import CommandRefused, GroupHeld, SourceRefused
 from ..schema import TableId
 from ..source import selection
 from ..source.database import Source
@@ -75,8 +75,8 @@ class Commands:
         for table in found:
             self._may_add(table, wishes.get(table.oid), records, group)
             self._may_be_named(table, TableId.parse(target) if target else None, records, wishes)
-            groups[table.oid] = self._group_for(table, group)
-            self._may_join(table.id, groups[table.oid])
+            chosen = groups[table.oid] = self._group_for(table, group)
+            self._may_join(table.oid, table.id, chosen, as_leaves=copy and target is None)
         for table in found:
             changes = {
                 "wanted": True, "group": groups[table.oid].name, "copy": copy, "paused": False,
@@ -104,7 +104,16 @@ class Commands:
             remedy = f"wal2lake tables move '{table.id}' --group {group}"
         raise CommandRefused(object=str(table.id), cause=f"group {record.group} mirrors it already", remedy=remedy)
 
-    def _may_join(self, table: TableId, group: GroupConfig) -> None:
+    def _may_join(self, oid: int, table: TableId, group: GroupConfig, as_leaves: bool = False) -> None:
+        """`as_leaves`: whether a partitioned table may come as all its leaves, where those are the group's tables."""
+        with _source(self._config, group) as source:
+            units = source.units()
+        if oid in units and not (group.leafwise and as_leaves):
+            how = "each leaf partition is a table of its own" if group.leafwise else "partitions are one table"
+            raise CommandRefused(
+                object=str(table), cause=f"in group {group.name}, {how}",
+                remedy=f"name its {'partitions' if group.leafwise else 'root'} instead, or choose another group",
+            )  # fmt: skip
         if group.publication is not None and not selection.means(group, table):
             # What its publication sends beyond its names and patterns is not even logged.
             raise CommandRefused(
@@ -125,11 +134,14 @@ class Commands:
     def _group_for(self, table: FoundTable, group: str | None) -> GroupConfig:
         if group is not None:
             return self._known(group)
-        groups = self._groups()
-        for each in groups:
+        groups: list[GroupConfig] = []
+        for each in self._groups():
             with _source(self._config, each) as source:
-                if table.oid in {found.oid for found in source.match().tables}:
-                    return each
+                matched = source.match()
+            if table.oid not in matched.units or each.leafwise:
+                groups.append(each)
+            if {found.oid for found in matched.tables} & {table.oid, *matched.units.get(table.oid, ())}:
+                return each
         if len(groups) == 1:
             return groups[0]
         raise CommandRefused(
@@ -179,7 +191,7 @@ class Commands:
                 raise CommandRefused(
                     object=str(record.id), cause=f"it is in group {group} already", remedy="see: wal2lake tables list"
                 )
-            self._may_join(record.id, destination)
+            self._may_join(record.oid, record.id, destination)
         for record in records:
             changes = {
                 "wanted": True, "group": destination.name, "handover_lsn": None, "handed_lsn": None,
@@ -225,7 +237,7 @@ class Commands:
         held, wishes = {r.oid: r.group for r in self._store.tables()}, self._store.table_wishes()
         for other in self._groups():
             with _source(self._config, other) as source:
-                theirs = wanted_by(other.name, [table.oid for table in source.match().tables], wishes, held)
+                theirs = wanted_by(other.name, source.match(), wishes, held)
             if both := [str(mine[oid]) for oid in theirs if oid in mine]:
                 raise CommandRefused(
                     object=f"group {config.name}", cause=f"group {other.name} has {', '.join(both[:5])}",
@@ -293,8 +305,18 @@ class Commands:
         )  # fmt: skip
 
     def _find(self, names: Sequence[str]) -> list[FoundTable]:
-        with _source(self._config, self._config.groups[0]) as source:
-            return [source.relation(TableId.parse(name)) for name in names]
+        return [self._relation(TableId.parse(name)) for name in names]
+
+    def _relation(self, id: TableId) -> FoundTable:
+        """The table of a name, if some group can have it."""
+        refused: list[SourceRefused] = []
+        for group in self._groups():
+            try:
+                with _source(self._config, group) as source:
+                    return source.relation(id)
+            except SourceRefused as error:
+                refused.append(error)
+        raise refused[0]
 
     def _named(self, names: Sequence[str]) -> list[TableRecord]:
         """Records by the names of source tables, or of lake tables."""

@@ -20,6 +20,7 @@ from ..errors import CopyFailed
 from ..lake import Lake
 from ..lake.model import Applied, Into
 from ..observe.progress import Progress
+from ..schema import TableSchema
 from ..source.database import Source
 from ..source.model import ExportedSnapshot
 from .tables import TableRun
@@ -38,12 +39,16 @@ class OpenSnapshot(Protocol):
 
 
 class Copies:
-    """The workers that copy tables of one group. `copied` is told of each copy that is committed, on its thread."""
+    """The workers that copy tables of one group. `copied` is told of each copy that is committed, on its thread.
+
+    `may_copy` raises where a table, as it is when its copy begins, is not to be copied.
+    """
 
     def __init__(
-        self, turns: Turns, source: Source, lake: Lake, progress: Progress, copied: Callable[[TableRun], object],
-        done: Callable[[], object],
+        self, turns: Turns, source: Source, lake: Lake, progress: Progress, may_copy: Callable[[TableSchema], object],
+        copied: Callable[[TableRun], object], done: Callable[[], object],
     ) -> None:  # fmt: skip
+        self._may_copy = may_copy
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._turns = turns
         self._rounds: list[CopyRound] = []
@@ -82,6 +87,7 @@ class Copies:
 
     def _copy(self, table: TableRun, snapshot: ExportedSnapshot) -> Applied:
         with self._source.held_still(table.schema, snapshot.name) as source:
+            self._may_copy(source.schema)
             self._progress.copy_started(table.name, source.estimated_rows)
             log.info("copying %s at %s", table.name, snapshot.lsn)
             try:

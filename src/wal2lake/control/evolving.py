@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..config import Config, GroupConfig
+from ..config import Config, GroupConfig, settings_of
 from ..errors import Wal2LakeError
 from ..evolution import Incompatible, Unclear, follow, heaps_differ, require_fillable, with_heaps
 from ..lake.model import Batch
 from ..position import ZERO, Lsn
-from ..schema import TableId, TableSchema
+from ..schema import TableSchema
 from .catalogue import Wanted
 from .planner import Policy, unfollowed
 from .roster import Roster
@@ -37,10 +37,10 @@ class Evolving:
         self._since: dict[int, Lsn] = {}
         """for each table whose columns came from the log or a copy: when they were seen there"""
 
-    def policy(self, table: TableId) -> Policy:
-        own = self._settings.get(str(table))
-        on_drop = (own.on_drop if own is not None else None) or self._group.on_drop
-        on_incompatible = (own.on_incompatible if own is not None else None) or self._group.on_incompatible
+    def policy(self, table: TableSchema) -> Policy:
+        own = settings_of(self._settings, table.id, table.heeds)
+        on_drop = own.on_drop or self._group.on_drop
+        on_incompatible = own.on_incompatible or self._group.on_incompatible
         return Policy(keep_dropped=on_drop == "keep", stop=on_incompatible == "stop")
 
     def looked(self, wanted: Wanted, tables: Roster) -> None:
@@ -81,7 +81,7 @@ class Evolving:
                     yield table, target
 
     def _target(self, lake: TableSchema, source: TableSchema) -> TableSchema | Wal2LakeError | None:
-        policy = self.policy(source.id)
+        policy = self.policy(source)
         try:
             if (moved := heaps_differ(lake, source)) is not None:
                 raise Incompatible(moved)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..changelog import Manifest
-from ..config import GroupConfig, TableConfig
-from ..schema import TableId
+from ..config import GroupConfig, TableConfig, settings_of
+from ..schema import TableSchema
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class Pace:
     group: GroupConfig
     tables: Mapping[str, TableConfig]
 
-    def due(self, table: TableId, committed: datetime | None, waiting: Sequence[Manifest], now: datetime) -> bool:
+    def due(self, table: TableSchema, committed: datetime | None, waiting: Sequence[Manifest], now: datetime) -> bool:
         """Whether what waits for a table is to be committed now: enough time has passed, or it is enough.
 
         `waiting` has the table's own part of each manifest.
         """
-        own = self.tables.get(str(table))
-        if own is None or own.flush_interval is None or committed is None:
+        own = settings_of(self.tables, table.id, table.heeds)
+        if own.flush_interval is None or committed is None:
             return True
         if now - committed >= timedelta(seconds=own.flush_interval):
             return True

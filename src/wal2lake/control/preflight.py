@@ -104,8 +104,14 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
             size += heap.bytes
         table_findings += _check_columns(conn, config, group, oids)
     wanted = [oid for _, oids in matched for oid in oids]
-    names = [str(table.id) for table in catalog.tables(conn, wanted).values()]
-    there = {str(relation.id) for relation in matching.relations(conn)}
+    found = matching.relations(conn)
+    names = [str(id) for table in catalog.tables(conn, wanted).values() for id in (table.id, *table.above)]
+    # A table that has no partition yet has settings for those that come.
+    names += [
+        str(relation.id) for relation in found for group in groups
+        if group.leafwise and relation.partitioned and selection.means(group, relation.id)
+    ]  # fmt: skip
+    there = {str(relation.id) for relation in found}
     lost = [name for name, settings in config.tables.items() if settings.withholds and name not in there]
     table_findings += judge_settings(config.tables, names, lost)
     return findings + table_findings, size
@@ -159,11 +165,12 @@ def _match_tables(
     wanted: defaultdict[str, list[str]] = defaultdict(list)
     oids: list[tuple[GroupConfig, list[int]]] = []
     for group in groups:
-        of_group: dict[int, str] = {}
+        meant = matching.Matched((), (), (), units=matching.Tree(found, group.leafwise).units())
         for text in selection.patterns(group):
             try:
                 if group.publication is None:
-                    matched = matching.select(found, group.name, [text], group.exclude)
+                    tree = matching.Tree(found, group.leafwise)
+                    matched = matching.select(tree, group.name, [text], group.exclude)
                 else:
                     one = group.model_copy(update={"tables": (text,)})
                     matched = selection.narrow(found, one, selection.read(conn, group))
@@ -172,15 +179,15 @@ def _match_tables(
             except Wal2LakeError as error:
                 findings.append(_from_error(text if group.publication is None else f"group {group.name}", error))
                 continue
-            of_group |= {table.oid: str(table.id) for table in matched.tables}
+            meant = replace(meant, tables=(*meant.tables, *matched.tables))
             findings += [Finding(text, Level.WARNS, warning) for warning in matched.warnings]
             findings += [
                 Finding(str(skipped.id), Level.NOTES, f"{skipped.reason}: it is not mirrored")
                 for skipped in matched.skipped
-                if skipped.id not in partitions
+                if skipped.id not in partitions or group.leafwise
             ]
-        findings += judge_removed(of_group, stored.tables.values())
-        wanted_oids = wanted_by(group.name, list(of_group), stored.tables, stored.held)
+        findings += judge_removed({table.oid: str(table.id) for table in meant.tables}, stored.tables.values())
+        wanted_oids = wanted_by(group.name, meant, stored.tables, stored.held)
         of_group = {oid: names[oid] for oid in wanted_oids if oid in names}
         oids.append((group, list(of_group)))
         for name in of_group.values():

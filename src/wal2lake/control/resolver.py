@@ -1,4 +1,4 @@
-"""Where the rows of a streamed relation go: leaf to root, and the schema that the rows were written in.
+"""Where the rows of a streamed relation go: leaf to root, or to itself; and the schema that the rows were written in.
 
 The catalog is asked for what it says now. Where a relation message disagrees with it, the catalog has moved on since
 those rows were written, and the schema is built from the message, so that old rows are decoded by their own shape.
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..changelog import ChangeLog
-from ..config import GroupTables, SourceConfig, TableConfig
+from ..config import GroupTables, SourceConfig, TableConfig, settings_of
 from ..decode import Relation, Target
 from ..decode.model import RelationColumn
 from ..errors import ConfigError, SourceError
@@ -40,6 +40,7 @@ class Resolver:
         self, source: SourceConfig, group: str, changelog: ChangeLog, overrides: Mapping[str, TableConfig]
     ) -> None:
         self._source, self._group, self._log, self._overrides = source, group, changelog, overrides
+        self._leafwise = isinstance(overrides, GroupTables) and overrides.group.leafwise
         self._conn: Connection | None = None
         self.names: dict[int, str] = {}
         """the name of each table that was resolved, by oid"""
@@ -50,7 +51,7 @@ class Resolver:
     def _target(self, conn: Connection, relation: Relation, agreed: bool = False) -> Target | None:
         """`agreed`: only where the catalog says the same; raises SourceError where it does not."""
         table = catalog.tables(conn, [relation.oid]).get(relation.oid)
-        root = table.root if table is not None else relation.oid
+        root = table.root if table is not None and not self._leafwise else relation.oid
         if not self._meant(conn, root):
             return None
         current, fitting = self._describe(conn, root)
@@ -62,8 +63,12 @@ class Resolver:
             schema = self._from_message(conn, relation, root, current, table)
         else:
             schema = current if current.partitioned else _with_identity(current, relation)
-        if not fitting or self._unmasked_by_name(schema):
-            schema = withheld(schema)
+        last = next(iter(reversed(self._log.schemas(root))), None)
+        lost = selection.lost_masks(self._by_name(), last, schema)
+        unknown = table is None and last is None and selection.masked(self._overrides)
+        if not fitting or lost or unknown:
+            # The names stay with it, so that the next look at it does not take it for a table without masks.
+            schema = replace(withheld(schema), heeds=(*schema.heeds, *lost))
         self.names[schema.oid] = str(schema.id)
         # Bounds of a partition may be values that a mask is to hide, and mean nothing to masked ones.
         bounded = leaf is not None and not schema.masked
@@ -109,13 +114,13 @@ class Resolver:
             log.warning("settings of a table are not used: %s", error)
             rest = GroupTables({}, self._overrides.group) if isinstance(self._overrides, GroupTables) else None
             schema = catalog.describe(conn, [oid], rest).get(oid)
-            own = catalog.overrides_by_table(self._overrides).get(schema.id) if schema is not None else None
-            return schema, own is None or not own.withholds
+            return schema, schema is None or not self._settings(schema.id, schema.heeds).withholds
 
-    def _unmasked_by_name(self, schema: TableSchema) -> bool:
-        """Whether a table has lost its masks because it has another name than the settings know."""
-        last = next(iter(reversed(self._log.schemas(schema.oid))), None)
-        return last is not None and last.masked and last.id != schema.id and not schema.masked
+    def _settings(self, id: TableId, heeds: Sequence[TableId]) -> TableConfig:
+        return settings_of(self._by_name(), id, heeds)
+
+    def _by_name(self) -> Mapping[str, TableConfig]:
+        return catalog.overrides_by_table(self._overrides)
 
     def _predicate(self, conn: Connection, leaf: int) -> str | None:
         try:
@@ -131,16 +136,16 @@ class Resolver:
         written = self._log.schemas(root)
         known = [schema for schema in (current, *reversed(written)) if schema is not None]
         types = catalog.types(conn, [column.type_oid for column in relation.columns])
-        settings = catalog.overrides_by_table(self._overrides)
         id = current.id if current is not None else TableId(relation.namespace, relation.name)
+        heeds = known[0].heeds if known else ()
+        wanted = self._settings(id, heeds)
         columns = []
-        numbers = _numbers(conn, relation, table, current, written)
+        numbers = _numbers(conn, relation, table, current, written, own=root == relation.oid)
         for sent, number in zip(relation.columns, numbers, strict=True):
             column = _remembered(known, sent, number)
             if column is None:
                 declared = lake_type(sent.type_oid, sent.typmod, 0, types)
                 name = types[sent.type_oid].name if sent.type_oid in types else "unknown"
-                wanted = settings.get(id, TableConfig())
                 lake = wanted.types.get(sent.name, declared)
                 mask = wanted.mask.get(sent.name) or _mask(known, number)
                 column = Column(sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number, mask=mask)
@@ -152,7 +157,9 @@ class Resolver:
             order = {name: place for place, name in enumerate(known[0].names)}
             columns.sort(key=lambda column: order.get(column.name, len(order)))
         heaps = current.heaps if current is not None else ()
-        schema = TableSchema(root, id, tuple(columns), (), relation.identity, partitioned, heaps, heaps_later=True)
+        schema = TableSchema(
+            root, id, tuple(columns), (), relation.identity, partitioned, heaps, heaps_later=True, heeds=heeds
+        )
         if known:
             schema = replace(schema, where=known[0].where, only=known[0].only, entry=known[0].entry)
         return replace(schema, key=_message_key(relation, known))
@@ -180,9 +187,9 @@ def _mask(known: Sequence[TableSchema], number: int) -> Masking | None:
 
 def _numbers(
     conn: Connection, relation: Relation, table: CatalogTable | None, current: TableSchema | None,
-    written: Sequence[TableSchema],
+    written: Sequence[TableSchema], own: bool,
 ) -> tuple[int, ...]:  # fmt: skip
-    """The number of each column of a relation in its table; 0 where that can't be told."""
+    """The number of each column of a relation in its table; 0 where that can't be told. `own`: it is that table."""
     names = [column.name for column in relation.columns]
     last = written[-1] if written else None
     if last is not None and last.oid == relation.oid and _agrees(last, relation):
@@ -197,7 +204,7 @@ def _numbers(
     before = {column.attnum: column.name for column in last.columns} if last and last.oid == relation.oid else {}
     before.pop(0, None)
     told = lineage.numbers(names, lineage.Known(now, table.attributes, before, unsent))
-    if table.root == table.oid:
+    if own:
         return told
     # A partition has numbers of its own; what it calls a column now, its root does too.
     of_root = {column.name: column.attnum for column in current.columns} if current is not None else {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from ..errors import ForeignTable, SlotLost, TableRecreated, Wal2LakeError, advi
 from ..lake import Lake
 from ..lake.model import Applied
 from ..position import Lsn
+from ..schema import TableSchema
 from ..source.database import Source
 from .backlog import Backlog
 from .catalogue import Wanted
@@ -102,6 +103,7 @@ class Roster:
         self._let_go = {oid: at for oid, at in self._let_go.items() if at >= wanted.began}
         self._unwanted = (set(wanted.records) | self.oids) - {s.oid for s in wanted.schemas} - wanted.dropped
         self._forget(self._unwanted)
+        self.note_masks(wanted.schemas)
         new = []
         for schema in wanted.schemas:
             oid = schema.oid
@@ -129,6 +131,12 @@ class Roster:
             table.update(id=schema.id)
         self._begin(new)
         self._take_leave(wanted)
+
+    def note_masks(self, schemas: Iterable[TableSchema]) -> None:
+        """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
+        for schema in schemas:
+            if schema.masked and not any(known.masked for known in self._log.schemas(schema.oid)[-1:]):
+                self._log.schema_version(schema)
 
     def _begin(self, tables: Sequence[TableRun]) -> None:
         """Tables that are new here."""

@@ -28,7 +28,8 @@ from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
 from ..position import ZERO, Lsn
-from ..schema import TableId
+from ..schema import TableId, TableSchema
+from ..source import selection
 from ..source.database import Source
 from .applies import Applies, outcome
 from .backlog import Backlog
@@ -75,6 +76,7 @@ class GroupScheduler:
     ) -> None:  # fmt: skip
         self.group = group
         self._lake, self._store, self._resync_on_gap = lake, store, resync_on_gap
+        self._settings = config.tables
         self._source = Source(config, group)
         self._log = ChangeLog(config.changelog_path, group.name)
         self._view = LogView(self._log.schema, self._log.path, self._log.commits, self._log.begins)
@@ -90,7 +92,9 @@ class GroupScheduler:
         self._capture = self._new_capture()
         self._capture_again = self._began = self._hurried = 0.0
         self._applies = Applies(workforce.applies, self._wake.set)
-        self._copies = Copies(workforce.copies, self._source, lake, progress, self._copied, self._wake.set)
+        self._copies = Copies(
+            workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set
+        )
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
@@ -135,6 +139,7 @@ class GroupScheduler:
             self._lake.start()
         opened = self._open_log()
         try:
+            self._tables.note_masks(wanted.schemas)
             self._capture.start()
             self._backlog.begin()
             self._take_in()
@@ -322,6 +327,9 @@ class GroupScheduler:
             table.begin_copy(self._backlog.seen)
         self._copies.start(tables, opened)
 
+    def _may_copy(self, schema: TableSchema) -> None:
+        selection.require_masks(self._settings, next(iter(reversed(self._log.schemas(schema.oid))), None), schema)
+
     def _copied(self, table: TableRun) -> None:
         if self._lost is None:
             self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
@@ -378,7 +386,7 @@ class GroupScheduler:
             return True
         waiting = self._backlog.after(table.schema.oid, applied.manifest)
         committed = table.record.last_commit_at
-        return self._pace.due(table.schema.id, committed, waiting, datetime.now(UTC))
+        return self._pace.due(table.schema, committed, waiting, datetime.now(UTC))
 
     def _start_applies(self) -> None:
         while (table := self._applies.next()) is not None:
@@ -395,7 +403,7 @@ class GroupScheduler:
                 self._tend(table, applied)
                 continue
             waiting = self._backlog.after(table.schema.oid, applied.manifest)
-            policy = self._evolving.policy(table.schema.id)
+            policy = self._evolving.policy(table.schema)
             planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
             if planned.batch is not None:
                 self._evolving.applying(table.schema.oid, planned.batch)

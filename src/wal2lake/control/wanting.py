@@ -10,26 +10,34 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..config import Config, GroupConfig, TableConfig
+from ..config import Config, GroupConfig, TableConfig, settings_of
 from ..errors import TableMissing
 from ..schema import TableId, TableSchema
+from ..source.matching import Matched
 from .store import GroupWish, TableRecord, TableWish
 
 
 def wanted_by(
-    group: str, matched: Iterable[int], wishes: Mapping[int, TableWish], held: Mapping[int, str]
+    group: str, matched: Matched, wishes: Mapping[int, TableWish], held: Mapping[int, str]
 ) -> tuple[int, ...]:
     """The oids that a group is to mirror. A table is of one group: the one that was asked for, or that has it already.
 
     `held` has the group of each table that some group has. A table on its way from one group to another is both's.
+    What was asked of a partitioned table is asked of its leaves where they are the tables.
     """
-    oids = dict.fromkeys(matched)
-    oids |= dict.fromkeys(wish.oid for wish in wishes.values() if group in (wish.group, wish.moving_from))
-    return tuple(oid for oid in oids if _wants(group, oid, wishes.get(oid), held, oid in set(matched)))
+    meant = {table.oid for table in matched.tables}
+    asked = {oid: wish for oid, wish in wishes.items() if wish.wanted is not None}
+    mine = {oid: wish for oid, wish in asked.items() if wish.group == group}
+    asked = {leaf: wish for oid, wish in mine.items() for leaf in matched.units.get(oid, ())} | asked
+    oids = dict.fromkeys(table.oid for table in matched.tables)
+    oids |= dict.fromkeys(oid for oid, wish in asked.items() if group in (wish.group, wish.moving_from))
+    return tuple(
+        oid for oid in oids if oid not in matched.units and _wants(group, oid, asked.get(oid), held, oid in meant)
+    )
 
 
 def _wants(group: str, oid: int, wish: TableWish | None, held: Mapping[int, str], matched: bool) -> bool:
-    if wish is None or wish.wanted is None:
+    if wish is None:
         return matched and held.get(oid, group) == group
     if not wish.wanted:
         return False
@@ -66,9 +74,9 @@ class Naming:
 
     def renamed(self, schema: TableSchema, target: TableId, wish: TableWish | None) -> TableId | None:
         """The name that a lake table is to be given after its source table was renamed; None: it keeps its own."""
-        settings = self.tables.get(str(schema.id))
-        rule = settings.on_rename if settings is not None and settings.on_rename else self.on_rename
-        named = (wish is not None and wish.target is not None) or (settings is not None and settings.target is not None)
+        settings = settings_of(self.tables, schema.id, schema.heeds)
+        rule = settings.on_rename or self.on_rename
+        named = (wish is not None and wish.target is not None) or settings.target is not None
         return schema.id if rule == "rename" and not named and target != schema.id else None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import sql
 
-from ..config import SourceConfig, TableConfig
+from ..config import SourceConfig, TableConfig, settings_of
 from ..errors import ConfigError, ValueRefused
 from ..pgtypes import (
     STRING,
@@ -73,6 +73,8 @@ class CatalogTable:
     root: int
     attributes: int
     """the highest number that a column of it has, or had"""
+    above: tuple[TableId, ...]
+    """the tables that it is a partition of, the nearest first"""
     columns: tuple[CatalogColumn, ...]
 
     @property
@@ -126,9 +128,9 @@ def _tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
     return {
         oid: CatalogTable(
             oid, TableId(schema, name), relkind, Identity(identity), tuple(primary), tuple(by_index), root,
-            attributes, tuple(columns[oid]),
+            attributes, tuple(TableId(*id) for id in above), tuple(columns[oid]),
         )
-        for oid, schema, name, relkind, identity, primary, by_index, root, attributes in rows
+        for oid, schema, name, relkind, identity, primary, by_index, root, attributes, above in rows
     }  # fmt: skip
 
 
@@ -157,7 +159,7 @@ def partition_predicate(conn: Connection, leaf: int) -> str | None:
 def describe(
     conn: Connection, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None
 ) -> dict[int, TableSchema]:
-    """Schemas of tables (roots where partitioned) by oid; those that no longer exist are left out."""
+    """Schemas of tables (roots or leaves where partitioned) by oid; those that no longer exist are left out."""
     with _one_moment(conn):
         found = _tables(conn, oids)
         of_root = leaves(conn, list(found))
@@ -169,7 +171,7 @@ def describe(
     schemas = {}
     for oid, table in found.items():
         parts = [below[leaf.oid] for leaf in parts_of.get(oid, ()) if leaf.oid in below]
-        settings = wanted.get(table.id, TableConfig())
+        settings = settings_of(wanted, table.id, table.above)
         chosen = _chosen(table, parts, settings, conn.info.server_version, publication)
         schema = _schema(table, parts, known, settings, chosen, conn.info.server_version)
         heaps = tuple(HeapFile(leaf.oid, leaf.file, leaf.fresh) for leaf in of_root[oid])
@@ -177,11 +179,12 @@ def describe(
     return schemas
 
 
-def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[TableId, TableConfig]:
+def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[str, TableConfig]:
+    """Settings by the names of tables as `str(TableId)` writes them."""
     found = {}
     for name, settings in overrides.items():
         try:
-            found[TableId.parse(name)] = settings
+            found[str(TableId.parse(name))] = settings
         except ValueError:
             raise ConfigError(
                 field=f"tables.{name}", cause="not a table name", allowed="write it as schema.table"
@@ -225,6 +228,7 @@ def _schema(
     return TableSchema(
         table.oid, table.id, tuple(map(masked_column, columns)), key, identity, table.partitioned,
         where=chosen.where, only=tuple(sorted(chosen.columns or ())), entry=chosen.entry,
+        heeds=table.above,
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
-from ..errors import ConnectionFailed, TableMissing, ValueRefused
+from ..errors import ConnectionFailed, ValueRefused
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
@@ -97,13 +97,15 @@ class Source:
         return frozenset(self._ask(lambda c: catalog.tables(c, list(oids)))) if oids else frozenset()
 
     def relation(self, id: TableId) -> matching.FoundTable:
-        """The table of a name, if it can be mirrored; else an error that says why not."""
-        relations = self._ask(matching.relations)
-        if all(relation.id != id for relation in relations):
-            raise TableMissing(table=str(id), group=self._group.name, remedy="correct the name: schema.table")
-        name = f"{_always_quoted(id.schema)}.{_always_quoted(id.name)}"
-        (found,) = matching.select(relations, self._group.name, [name], []).tables
-        return found
+        """The table of a name, if the group can mirror it or its leaves; else an error that says why not."""
+        return matching.named(self._tree(), self._group.name, id)
+
+    def units(self) -> Mapping[int, tuple[int, ...]]:
+        """What is no table of its own in this group, by oid: partitions, or partitioned tables with their leaves."""
+        return self._tree().units()
+
+    def _tree(self) -> matching.Tree:
+        return matching.Tree(self._ask(matching.relations), self._group.leafwise)
 
     def settled(self) -> str:
         """A moment of the server, for `passed`."""
@@ -216,7 +218,3 @@ def _one(connection: Connection, question: LiteralString, values: Sequence[Any] 
     with explained("reading", "the running transactions"):
         row = connection.execute(question, values).fetchone()
     return row[0] if row is not None else None
-
-
-def _always_quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

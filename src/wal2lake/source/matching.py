@@ -6,7 +6,8 @@ A pattern has * or ? outside quotes: `public.*`, `"My Schema".order_?`. Without 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ConfigError, SourceError, SourceRefused, TableMissing
@@ -38,6 +39,8 @@ class Matched:
     warnings: tuple[str, ...]
     problems: tuple[SourceError, ...] = ()
     """names that mean nothing that could be mirrored"""
+    units: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """what is no table of its own in this group, by oid: partitions, or partitioned tables with all their leaves"""
 
 
 @dataclass(frozen=True)
@@ -85,16 +88,21 @@ class Relation:
     kind: str
     persistence: str
     root: int | None
+    parent: int | None = None
 
-    def obstacle(self, names: dict[int, TableId]) -> str | None:
-        """Why it can't be mirrored on its own; None if it can."""
+    @property
+    def partitioned(self) -> bool:
+        return self.kind == "p"
+
+    def obstacle(self, names: Mapping[int, TableId], leafwise: bool = False) -> str | None:
+        """Why it can't be mirrored on its own; None if it can, or its leaves can where they are the tables."""
         if self.kind in _KINDS:
             return f"it is {_KINDS[self.kind]}"
         if self.persistence == "t":
             return "it is a temporary table"
         if self.persistence == "u":
             return "it is an unlogged table, whose changes are not in the WAL"
-        if self.root is not None:
+        if self.root is not None and not leafwise:
             return f"it is a partition of {names.get(self.root, self.root)}, and mirrored with it"
         return None
 
@@ -111,27 +119,82 @@ def relations(conn: Connection) -> list[Relation]:
     with explained("reading", "the catalog"):
         rows = conn.execute(query("relations")).fetchall()
     return [
-        Relation(oid, TableId(schema, name), kind, persistence, root)
-        for oid, schema, name, kind, persistence, root in rows
+        Relation(oid, TableId(schema, name), kind, persistence, root, parent)
+        for oid, schema, name, kind, persistence, root, parent in rows
     ]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Relations with the partitions among them, as a group sees these."""
+
+    found: Sequence[Relation]
+    leafwise: bool = False
+    """whether leaves are tables of their own, and the tables above them none"""
+    by_oid: Mapping[int, Relation] = field(init=False)
+    ids: Mapping[int, TableId] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_oid", {relation.oid: relation for relation in self.found})
+        object.__setattr__(self, "ids", {relation.oid: relation.id for relation in self.found})
+
+    def lineage(self, relation: Relation) -> Iterator[Relation]:
+        """A relation and what it is a partition of, up to the root."""
+        above: Relation | None = relation
+        while above is not None:
+            yield above
+            above = self.by_oid.get(above.parent) if above.parent is not None else None
+
+    def leaves(self) -> Mapping[int, tuple[Relation, ...]]:
+        """The leaves of each partitioned table, of each level."""
+        below: defaultdict[int, list[Relation]] = defaultdict(list)
+        for relation in self.found:
+            if relation.partitioned:
+                below.setdefault(relation.oid, [])
+            else:
+                for above in [*self.lineage(relation)][1:]:
+                    below[above.oid].append(relation)
+        return {oid: tuple(leaves) for oid, leaves in below.items()}
+
+    def units(self) -> Mapping[int, tuple[int, ...]]:
+        """See `Matched.units`."""
+        if self.leafwise:
+            return {
+                oid: tuple(leaf.oid for leaf in leaves if leaf.obstacle(self.ids, leafwise=True) is None)
+                for oid, leaves in self.leaves().items()
+            }
+        return {relation.oid: () for relation in self.found if relation.root is not None}
 
 
 def match(conn: Connection, group: str, wanted: Sequence[str], exclude: Sequence[str] = ()) -> Matched:
     """The tables that `wanted` means. A name that can't be mirrored is an error, a pattern's match is skipped."""
-    return select(relations(conn), group, wanted, exclude)
+    return select(Tree(relations(conn)), group, wanted, exclude)
 
 
-def select(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
-    matched = look(found, group, wanted, exclude)
+def select(tree: Tree, group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
+    matched = look(tree, group, wanted, exclude)
     if matched.problems:
         raise matched.problems[0]
     return matched
 
 
-def look(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
-    """What `wanted` means; what is wrong with a name is told, and the others go on."""
-    names = {relation.id: relation for relation in found}
-    ids = {relation.oid: relation.id for relation in found}
+def named(tree: Tree, group: str, id: TableId) -> FoundTable:
+    """The table of a name; a partitioned one stands for its leaves where they are the tables. Raises SourceError."""
+    relation = next((relation for relation in tree.found if relation.id == id), None)
+    if relation is None:
+        raise TableMissing(table=str(id), group=group, remedy="correct the name: schema.table")
+    if (obstacle := relation.obstacle(tree.ids, tree.leafwise)) is not None:
+        raise _refused(relation, obstacle, tree.ids)
+    return FoundTable(relation.oid, id, relation.partitioned)
+
+
+def look(tree: Tree, group: str, wanted: Sequence[str], exclude: Sequence[str]) -> Matched:
+    """What `wanted` means; what is wrong with a name is told, and the others go on.
+
+    Where leaves are the tables, the name of a table above them means all of them, and leaves all of them out.
+    """
+    names = {relation.id: relation for relation in tree.found}
+    leaves = tree.leaves() if tree.leafwise else {}
     left_out = [Pattern.parse(text) for text in exclude]
     result = _Result()
     for pattern in [Pattern.parse(text) for text in wanted]:
@@ -141,29 +204,34 @@ def look(found: Sequence[Relation], group: str, wanted: Sequence[str], exclude: 
                 result.problems.append(TableMissing(table=pattern.text, group=group))
             else:
                 result.warnings.append(f"pattern {pattern.text} of group {group} matches no table")
-        for relation in hits:
-            if not any(out.matches(relation.id) for out in left_out):
-                _take(relation, pattern, ids, result)
+        for hit in hits:
+            for relation in leaves.get(hit.oid, (hit,)):
+                line = tuple(tree.lineage(relation)) if tree.leafwise else (relation,)
+                if not any(out.matches(one.id) for out in left_out for one in line):
+                    _take(relation, pattern.exact and relation is hit, tree, result)
     return Matched(
         tuple(sorted(result.tables.values(), key=lambda table: table.id)),
         tuple(result.skipped.values()),
         tuple(result.warnings),
         tuple(result.problems),
+        tree.units(),
     )
 
 
-def _take(relation: Relation, pattern: Pattern, ids: dict[int, TableId], result: _Result) -> None:
-    obstacle = relation.obstacle(ids)
+def _take(relation: Relation, named: bool, tree: Tree, result: _Result) -> None:
+    obstacle = relation.obstacle(tree.ids, tree.leafwise)
     if obstacle is None:
-        result.tables[relation.oid] = FoundTable(relation.oid, relation.id, relation.kind == "p")
-    elif pattern.exact:
-        remedy = "remove it from [[groups]] tables"
-        if relation.root is not None:
-            remedy = f"name {ids.get(relation.root)} instead"
-        elif relation.persistence == "u":
-            remedy = f"ALTER TABLE {relation.id} SET LOGGED, or remove it from [[groups]] tables"
-        result.problems.append(
-            SourceRefused(operation="mirroring", object=str(relation.id), cause=obstacle, remedy=remedy)
-        )
+        result.tables[relation.oid] = FoundTable(relation.oid, relation.id, relation.partitioned)
+    elif named:
+        result.problems.append(_refused(relation, obstacle, tree.ids))
     else:
         result.skipped[relation.oid] = Skipped(relation.id, obstacle)
+
+
+def _refused(relation: Relation, obstacle: str, ids: Mapping[int, TableId]) -> SourceRefused:
+    remedy = "remove it from [[groups]] tables"
+    if relation.persistence == "u":
+        remedy = f"ALTER TABLE {relation.id} SET LOGGED, or remove it from [[groups]] tables"
+    elif relation.root is not None and relation.kind not in _KINDS:
+        remedy = f"name {ids.get(relation.root)} instead, or set partitions = 'leaf' for the group"
+    return SourceRefused(operation="mirroring", object=str(relation.id), cause=obstacle, remedy=remedy)

@@ -11,12 +11,12 @@ does not fit its table is refused, never left out: what it keeps out of the lake
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import GroupConfig, GroupTables, TableConfig
 from ..errors import ConfigError
 from ..pgtypes import Masking
-from ..schema import TableId
+from ..schema import TableId, TableSchema
 from . import matching
 from .connect import Connection, explained, query
 from .facts import quoted
@@ -92,13 +92,13 @@ def look(conn: Connection, group: GroupConfig) -> Matched:
     """The same; a name that means nothing is told of, and the others go on."""
     found = matching.relations(conn)
     if group.publication is None:
-        return matching.look(found, group.name, group.tables, group.exclude)
+        return matching.look(matching.Tree(found, group.leafwise), group.name, group.tables, group.exclude)
     return narrow(found, group, read(conn, group))
 
 
 def narrow(found: Sequence[matching.Relation], group: GroupConfig, publication: Named) -> Matched:
     """The tables of a named publication that a group means. Raises ConfigError for a name that it lacks."""
-    matched = matching.look(found, group.name, patterns(group), group.exclude)
+    matched = matching.look(matching.Tree(found), group.name, patterns(group), group.exclude)
     exact = [pattern for pattern in map(Pattern.parse, patterns(group)) if pattern.exact]
     for table in matched.tables:
         sql_name = quoted(table.id.schema, table.id.name)
@@ -117,7 +117,7 @@ def narrow(found: Sequence[matching.Relation], group: GroupConfig, publication: 
                 f"or exclude = ['{table.id}']",
             )
     held = tuple(table for table in matched.tables if table.oid in publication.tables)
-    return Matched(held, matched.skipped, matched.warnings, matched.problems)
+    return replace(matched, tables=held)
 
 
 def patterns(group: GroupConfig) -> tuple[str, ...]:
@@ -147,6 +147,31 @@ def require_tables(found: Sequence[matching.Relation], tables: Mapping[str, Tabl
                 field=f"tables.{name}", cause="there is no such table, and it may have been renamed",
                 allowed="correct the name; or remove the section, if nothing is to be masked or left out any more",
             )  # fmt: skip
+
+
+def lost_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, schema: TableSchema) -> tuple[TableId, ...]:
+    """The names that a table was masked by and has no more, though the settings still have them.
+
+    It was renamed, or detached from what it was a partition of. A mask under its present name, also an empty one, says
+    what is meant. `last`: as it was seen before.
+    """
+    hidden = {column.attnum or column.name for column in last.columns if column.mask} if last is not None else set()
+    shown = {column.attnum or column.name for column in schema.columns if column.mask is None}
+    if last is None or not hidden & shown:
+        return ()
+    if "mask" in tables.get(str(schema.id), TableConfig()).model_fields_set:
+        return ()
+    former = [name for name in (last.id, *last.heeds) if name not in (schema.id, *schema.heeds)]
+    return tuple(name for name in former if tables.get(str(name), TableConfig()).mask)
+
+
+def require_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, schema: TableSchema) -> None:
+    """Raises ConfigError if a table has lost its masks with a name."""
+    if lost := lost_masks(tables, last, schema):
+        raise ConfigError(
+            field=f"tables.{schema.id}", cause=f"it had the masks of {lost[0]}, and is neither that nor part of it now",
+            allowed="give it a section with a mask of its own; mask = {} if nothing of it is to be masked any more",
+        )  # fmt: skip
 
 
 def require_fit(
