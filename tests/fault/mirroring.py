@@ -126,13 +126,20 @@ class Mirrored:
             self._until(name, there, f"at {position}")
         self.equal(*names)
 
-    def becomes_equal(self, *names: str, patience: float = PATIENCE) -> None:
-        """Wait until tables stream and are equal to a source at rest; DDL that no row follows comes a look later."""
+    def becomes_equal(
+        self, *names: str, patience: float = PATIENCE, heed: Callable[[TableStatus], object] = lambda _: None
+    ) -> None:
+        """Wait until tables stream and are equal to a source at rest; DDL that no row follows comes a look later.
+
+        `heed` is told of each table, whenever it is looked at.
+        """
         seen = ["not looked at"]
 
         def look() -> bool:
             wanted = {f"public.{name}" for name in names}
             tables = [table for table in Mirror(self.config).tables() if table.name in wanted]
+            for table in tables:
+                heed(table)
             late = [table for table in tables if table.state != "STREAMING" or table.lag_seconds]
             seen[0] = str(late or "all stream")
             if late or len(tables) < len(wanted):

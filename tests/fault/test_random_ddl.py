@@ -9,6 +9,7 @@ import os
 import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import pytest
 from mirroring import Mirrored
 
 from servers import Database
-from waiting import wait_until
+from wal2lake.observe.status import TableStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,7 @@ SHORT_ROUNDS = 15
 ROUNDS_BETWEEN_LOOKS = 5
 ROUNDS_BETWEEN_STOPS = 25
 SECONDS_A_ROUND = 20
+PATIENCE = 180.0
 
 TYPES = {
     "integer": ("0", "7"), "text": ("''", "'some text'"), "numeric(8,2)": ("1.50",), "boolean": ("true",),
@@ -182,18 +184,11 @@ class Writer:
         return None
 
 
-def _answer_questions(mirrored: Mirrored, names: tuple[str, ...]) -> None:
+def _answer(mirrored: Mirrored, table: TableStatus) -> None:
     """A table that stops because a change can be read in two ways gets the fresh copy that it asks for."""
-
-    def settled() -> bool:
-        tables = [table for table in (mirrored.table(name) for name in names) if table is not None]
-        for table in tables:
-            if table.state == "ERRORED" and "can't be told how" in str(table.error):
-                print(f"asked: {table.error}")  # noqa: T201
-                mirrored.resync(table.name.removeprefix("public."))
-        return all(table.state == "STREAMING" and not table.lag_seconds for table in tables)
-
-    wait_until(settled, 90, lambda: f"all stream: {[mirrored.table(name) for name in names]}")
+    if table.state == "ERRORED" and "can't be told how" in str(table.error):
+        print(f"asked: {table.error}", flush=True)  # noqa: T201
+        mirrored.resync(table.name.removeprefix("public."))
 
 
 def _follow(mirrored: Mirrored, writer: Writer, rounds: int) -> None:
@@ -208,8 +203,7 @@ def _follow(mirrored: Mirrored, writer: Writer, rounds: int) -> None:
             writer.round()
             if number % ROUNDS_BETWEEN_LOOKS == 0 or number == rounds:
                 try:
-                    _answer_questions(mirrored, writer.names)
-                    mirrored.becomes_equal(*writer.names)
+                    mirrored.becomes_equal(*writer.names, patience=PATIENCE, heed=partial(_answer, mirrored))
                 except AssertionError:
                     print(f"\nround {number}, seed {SEED}; the last statements:", *writer.done[-80:], sep="\n  ")  # noqa: T201
                     raise
