@@ -162,9 +162,16 @@ def test_rows_that_are_read_after_their_leaf_was_detached_are_masked_all_the_sam
     assert not _files_with(mirrored.lake, SECRET)
 
 
-@pytest.mark.parametrize("partitions", ["root", "leaf"])
-def test_rows_of_a_leaf_that_was_dropped_before_it_was_ever_seen_are_withheld(
-    database: Database, tmp_path: Path, partitions: str
+@pytest.mark.parametrize(
+    ("partitions", "away"),
+    [
+        ("root", "DROP TABLE parts_1"),
+        ("leaf", "DROP TABLE parts_1"),
+        ("root", "ALTER TABLE parts DETACH PARTITION parts_1"),
+    ],
+)
+def test_rows_of_a_leaf_that_went_away_before_it_was_ever_seen_are_withheld(
+    database: Database, tmp_path: Path, partitions: str, away: str
 ) -> None:
     database.execute(PARTS.replace("copied ", SECRET))
     group = CapturedGroup(database, tmp_path, partitions=partitions)
@@ -172,7 +179,7 @@ def test_rows_of_a_leaf_that_was_dropped_before_it_was_ever_seen_are_withheld(
     group.config = group.config.model_copy(update={"tables": tables})
     group.begin("public.parts").close()
     oid = group.oid("parts_1")
-    database.execute(f"INSERT INTO parts VALUES (1, '{SECRET}'); DROP TABLE parts_1")
+    database.execute(f"INSERT INTO parts VALUES (1, '{SECRET}'); {away}")
     group.start()
     try:
         group.catch_up()

@@ -24,6 +24,7 @@ from ..schema import Column, Identity, TableId, TableSchema
 from ..source import catalog, selection
 from ..source.catalog import CatalogTable
 from ..source.connect import Connection, connect
+from ..source.publication import publication_name, tables_of
 from . import lineage
 
 log = logging.getLogger(__name__)
@@ -65,8 +66,7 @@ class Resolver:
             schema = current if current.partitioned else _with_identity(current, relation)
         last = next(iter(reversed(self._log.schemas(root))), None)
         lost = selection.lost_masks(self._by_name(), last, schema)
-        unknown = table is None and last is None and selection.masked(self._overrides)
-        if not fitting or lost or unknown:
+        if not fitting or lost or (last is None and self._of_unknown_masks(conn, table, root)):
             # The names stay with it, so that the next look at it does not take it for a table without masks.
             schema = replace(withheld(schema), heeds=(*schema.heeds, *lost))
         self.names[schema.oid] = str(schema.id)
@@ -115,6 +115,15 @@ class Resolver:
             rest = GroupTables({}, self._overrides.group) if isinstance(self._overrides, GroupTables) else None
             schema = catalog.describe(conn, [oid], rest).get(oid)
             return schema, schema is None or not self._settings(schema.id, schema.heeds).withholds
+
+    def _of_unknown_masks(self, conn: Connection, table: CatalogTable | None, root: int) -> bool:
+        """Whether a relation that was never seen may be a part of a masked table: it is gone, or nobody's any more."""
+        if not selection.masked(self._overrides):
+            return False
+        if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
+            # What is not in a publication that is named is not meant at all.
+            return table is None
+        return table is None or root not in tables_of(conn, publication_name(self._group))
 
     def _settings(self, id: TableId, heeds: Sequence[TableId]) -> TableConfig:
         return settings_of(self._by_name(), id, heeds)
