@@ -17,7 +17,7 @@ demo: setup ## a live shop database and its mirror, for a minute
 	@$(RUN) -m wal2lake demo --seconds 60
 
 test: setup ## every test that takes seconds
-	$(RUN) -m pytest -m "not slow"
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-slow: setup ## the proofs that take minutes: kills under load, a million rows, pgbench
 	$(RUN) -m pytest -m slow
