@@ -81,7 +81,7 @@ def test_tables_and_groups_come_and_go_by_command(project: Project, database: Da
     _write(database, 101)
     _equal(project, database, "a", "b")
     tailed = _said(project, "tail", "public.b", "--no-follow")
-    assert "public.b.INSERT" in tailed, tailed
+    assert "public.b.UPDATE" in tailed, tailed
 
     _said(project, "tables", "resync", "a", "b", "--together")
     _write(database, 102)
