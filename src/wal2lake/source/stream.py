@@ -33,6 +33,9 @@ _KEEPALIVE = ord("k")
 _POSTGRES_EPOCH = 946_684_800
 _DRAIN_BYTES = 4 * 1024 * 1024
 _DRAIN_SECONDS = 0.2
+_LINGER_SECONDS = 0.01
+"""how long more is waited for, while there is more every moment"""
+_PAUSE_SECONDS = 0.001
 _NOTHING = Messages.of([])
 _KEEPALIVE_BODY = struct.Struct(">xQqB")
 _DATA_START = struct.Struct(">xQ")
@@ -163,7 +166,7 @@ class ReplicationStream:
         views: list[memoryview] = []
         lengths: list[int] = []
         size, heard = 0, False
-        stop = time.monotonic() + _DRAIN_SECONDS
+        began, lingered = time.monotonic(), False
         get, keep, note = self._pgconn.get_copy_data, views.append, lengths.append
         while True:
             before = len(views)
@@ -186,8 +189,18 @@ class ReplicationStream:
             if self._lost:
                 raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
             size += sum(lengths[before:])
-            if len(views) == before or size >= _DRAIN_BYTES or time.monotonic() > stop:
+            elapsed = time.monotonic() - began
+            if size >= _DRAIN_BYTES or elapsed > _DRAIN_SECONDS:
                 break
+            if len(views) > before:
+                lingered = False
+            elif lingered or not views or elapsed > _LINGER_SECONDS:
+                break
+            else:
+                # The server sends each message by itself. Who takes them one by one is busy with that alone, and wakes
+                # the server's process each time.
+                lingered = True
+                time.sleep(_PAUSE_SECONDS)
         if views or heard:
             self._heard, self._asked = time.monotonic(), None
         return self._joined(views, lengths) if views else _NOTHING, heard
