@@ -6,15 +6,15 @@ make failure-test [SECONDS=600]
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from mirroring import Mirrored, blocked
+from writing import SteadyWriter
 
 from servers import Database
 from wal2lake.mirror import Mirror
@@ -32,33 +32,13 @@ SLOT_PATIENCE = 15.0
 """seconds in which the slot must have moved"""
 
 
-class Writer:
-    def __init__(self, database: Database) -> None:
-        self._dsn, self._stop = database.dsn, threading.Event()
-        self._thread = threading.Thread(target=self._body, name="writer")
-        self.committed = 0
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _body(self) -> None:
-        began = time.monotonic()
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            while not self._stop.is_set():
-                n = self.committed
-                table = (SICK, *WELL)[n % 4]
-                connection.execute(
-                    f"INSERT INTO {table} VALUES ({n % ROWS}, 1) ON CONFLICT (id) DO UPDATE SET n = {table}.n + 1".encode()
-                )
-                if n % 50 == 0:
-                    connection.execute(f"DELETE FROM {table} WHERE id = {n * 7919 % ROWS}".encode())
-                self.committed += 1
-                self._stop.wait(max(0.0, self.committed / RATE - (time.monotonic() - began)))
+def _write(connection: psycopg.Connection[Any], number: int) -> None:
+    table = (SICK, *WELL)[number % 4]
+    connection.execute(
+        f"INSERT INTO {table} VALUES ({number % ROWS}, 1) ON CONFLICT (id) DO UPDATE SET n = {table}.n + 1".encode()
+    )
+    if number % 50 == 0:
+        connection.execute(f"DELETE FROM {table} WHERE id = {number * 7919 % ROWS}".encode())
 
 
 class Lags:
@@ -97,7 +77,7 @@ def test_a_table_that_fails_for_long_loses_nothing_and_holds_up_nobody(
     with mirrored.running():
         mirrored.is_streaming(SICK, *WELL)
         lags = Lags(mirrored)
-        with Writer(database) as writer:
+        with SteadyWriter(database, RATE, _write) as writer:
             lags.watch(min(30.0, SECONDS / 10))
             without = lags.watch(SECONDS / 4)
             with blocked(mirrored.lake / "public" / SICK / "data"):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -165,3 +167,40 @@ class Writer:
         return "TRUNCATE " + self._random.choice(
             ["events", "measures_1", "measures_rest", "order_lines, events", "journal"]
         ), ()
+
+
+class SteadyWriter:
+    """Transactions at a steady rate, in a thread of its own from entering to leaving; `write` makes the n-th of them."""
+
+    def __init__(
+        self, database: Database, rate: float, write: Callable[[psycopg.Connection[Any], int], object]
+    ) -> None:
+        self._dsn, self._rate, self._write = database.dsn, rate, write
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._body, name="writer")
+        self._failure: BaseException | None = None
+        self.committed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _body(self) -> None:
+        began = time.monotonic()
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                while not self._stop.is_set():
+                    with connection.transaction():
+                        self._write(connection, self.committed)
+                    self.committed += 1
+                    self._stop.wait(max(0.0, self.committed / self._rate - (time.monotonic() - began)))
+        except BaseException as error:
+            self._failure = error
