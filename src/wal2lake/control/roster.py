@@ -25,7 +25,7 @@ from ..source.database import Source
 from .backlog import Backlog
 from .catalogue import Wanted
 from .state import TableState
-from .store import HistoryEntry, StateStore, TableRecord
+from .store import HistoryEntry, StateStore, TableRecord, TableWish
 from .tables import TableRun, Transition
 from .wanting import Naming, arrives
 
@@ -104,7 +104,7 @@ class Roster:
         self._unwanted = (set(wanted.records) | self.oids) - {s.oid for s in wanted.schemas} - wanted.dropped
         self._forget(self._unwanted)
         self.note_masks(wanted.schemas)
-        new = []
+        new: dict[int, TableRun] = {}
         for schema in wanted.schemas:
             oid = schema.oid
             if oid in self._let_go:
@@ -116,20 +116,19 @@ class Roster:
                 table = None
             if table is None:
                 table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self.group))
-                self._tables[oid] = table
-                new.append(table)
+                self._tables[oid] = new[oid] = table
             elif asked is not None and (table.resync_wanted is None or asked > table.resync_wanted):
                 table.resync, table.resync_wanted = True, asked
                 self.wake(table)
             if table.schema != schema or table.wish != wish:
                 self.wake(table)
-            if wish is not None and table.wish is not None and wish.resumed_at != table.wish.resumed_at:
+            if oid not in new and _resumed(wish) not in (None, _resumed(table.wish)):
                 self._end_waiting(table)
             table.schema, table.wish, table.round = schema, wish, wanted.rounds.get(oid)
             if schema.id != table.record.id:
                 log.info("%s is now named %s; its lake table is %s", table.record.id, schema.id, table.target)
             table.update(id=schema.id)
-        self._begin(new)
+        self._begin(list(new.values()))
         self._take_leave(wanted)
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
@@ -313,6 +312,11 @@ class Roster:
             for each in transitions
         ]  # fmt: skip
         return Unsaved(table, table.record, transitions, history)
+
+
+def _resumed(wish: TableWish | None) -> datetime | None:
+    """When somebody last asked for it to go on."""
+    return wish.resumed_at if wish is not None else None
 
 
 def _has_all(table: TableRun, logged: Lsn) -> bool:
