@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import zlib
 
 import psycopg
@@ -12,6 +13,8 @@ from ...errors import GroupHeld
 from ...source.connect import bounded
 from .connection import LISTEN, PATIENCE_SECONDS, Session, open_session
 
+LEAVING_SECONDS = 2.0
+"""a session that has been closed holds its lock until the server has noticed"""
 LOCK_CLASS = zlib.crc32(b"wal2lake") & 0x7FFFFFFF
 
 
@@ -74,9 +77,16 @@ class GroupLease(Listener):
 
     def _claim(self, connection: Session) -> None:
         """Hold the group, or raise GroupHeld with the holder's name."""
-        row = connection.execute("SELECT pg_try_advisory_lock(%s, %s) AS held", _lock_key(self._group)).fetchone()
-        if not row or not row["held"]:
-            raise GroupHeld(group=self._group, holder=holder(connection, self._group) or "another process")
+        until = time.monotonic() + LEAVING_SECONDS
+        while not _locked(connection, self._group):
+            if time.monotonic() > until:
+                raise GroupHeld(group=self._group, holder=holder(connection, self._group) or "another process")
+            time.sleep(0.05)
+
+
+def _locked(connection: Session, group: str) -> bool:
+    row = connection.execute("SELECT pg_try_advisory_lock(%s, %s) AS held", _lock_key(group)).fetchone()
+    return bool(row and row["held"])
 
 
 def holder(connection: Session, group: str) -> str | None:
