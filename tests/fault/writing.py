@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -45,18 +46,16 @@ def make_tables(database: Database) -> None:
     database.execute(_MAKE)
 
 
-class Writer:
-    """Writes in a thread of its own from entering to leaving."""
+class InBackground(ABC):
+    """Writes in a thread of its own from entering to leaving; what fails in it is raised at the end."""
 
-    def __init__(self, database: Database, seed: int) -> None:
+    def __init__(self, database: Database) -> None:
         self._dsn = database.dsn
-        self._random = random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._body, name="writer")
         self._failure: BaseException | None = None
         self.committed = 0
         """transactions that are committed so far"""
-        self._next = 1
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -74,10 +73,26 @@ class Writer:
         try:
             with psycopg.connect(self._dsn) as connection:
                 while not self._stop.is_set():
-                    self._transaction(connection)
-                    self._stop.wait(self._random.random() * PAUSE_SECONDS * 2)
+                    self._stop.wait(self._step(connection))
         except BaseException as error:
             self._failure = error
+
+    @abstractmethod
+    def _step(self, connection: psycopg.Connection[Any]) -> float:
+        """Write a transaction; seconds until the next."""
+
+
+class Writer(InBackground):
+    """Changes of every kind, as the seed decides."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        super().__init__(database)
+        self._random = random.Random(seed)
+        self._next = 1
+
+    def _step(self, connection: psycopg.Connection[Any]) -> float:
+        self._transaction(connection)
+        return self._random.random() * PAUSE_SECONDS * 2
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         chance = self._random.random
@@ -169,38 +184,17 @@ class Writer:
         ), ()
 
 
-class SteadyWriter:
-    """Transactions at a steady rate, in a thread of its own from entering to leaving; `write` makes the n-th of them."""
+class SteadyWriter(InBackground):
+    """Transactions at a steady rate; `write` makes the n-th of them."""
 
     def __init__(
         self, database: Database, rate: float, write: Callable[[psycopg.Connection[Any], int], object]
     ) -> None:
-        self._dsn, self._rate, self._write = database.dsn, rate, write
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._body, name="writer")
-        self._failure: BaseException | None = None
-        self.committed = 0
+        super().__init__(database)
+        self._rate, self._write, self._began = rate, write, time.monotonic()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._failure is not None and error is None:
-            raise self._failure
-
-    def _body(self) -> None:
-        began = time.monotonic()
-        try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._stop.is_set():
-                    with connection.transaction():
-                        self._write(connection, self.committed)
-                    self.committed += 1
-                    self._stop.wait(max(0.0, self.committed / self._rate - (time.monotonic() - began)))
-        except BaseException as error:
-            self._failure = error
+    def _step(self, connection: psycopg.Connection[Any]) -> float:
+        self._write(connection, self.committed)
+        connection.commit()
+        self.committed += 1
+        return max(0.0, self.committed / self._rate - (time.monotonic() - self._began))

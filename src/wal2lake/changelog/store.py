@@ -301,6 +301,10 @@ class ChangeLog:
                 known.append(TableSchema.from_json(json.loads(text)))
         return known
 
+    def last_schema(self, oid: int) -> TableSchema | None:
+        """The newest of them."""
+        return next(reversed(self.schemas(oid)), None)
+
     def schema(self, oid: int, version: int) -> TableSchema:
         known = self._schemas.get(oid, [])
         if version > len(known):

@@ -83,12 +83,13 @@ class Books:
         return (), None
 
     def _write_group(self, group: GroupRecord) -> None:
-        witness = self._witness if group.logged_lsn is not None else None
-        if witness is not None and group.logged_lsn is not None:
-            witness.storing(group.logged_lsn)
+        witness, logged = self._witness, group.logged_lsn
+        if witness is None or logged is None:
+            self._store.save_group(group)
+            return
+        witness.storing(logged)
         self._store.save_group(group)
-        if witness is not None and group.logged_lsn is not None:
-            witness.has_stored(group.logged_lsn)
+        witness.has_stored(logged)
 
     def _written(self, left: tuple[Sequence[Unsaved], GroupRecord | None]) -> None:
         tables, group = left

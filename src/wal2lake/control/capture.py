@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 MOST_DEATHS = 5
 """so many times in a row the process may die without publishing anything"""
-_STOP, _HURRY = "stop", "hurry"
+_STOP = "stop"
+"""what the parent says, beside positions up to which it is in a hurry"""
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from wal2lake.control.capture import main; main(int(sys.argv[1]))"
@@ -86,7 +87,7 @@ class CaptureProcess:
 
     def hurry(self, until: Lsn = ZERO) -> None:
         """Ask for what is complete to be published at once, or when all below `until` has come."""
-        self._send((_HURRY, until))
+        self._send(until)
 
     def stop(self, timeout: float = 10.0) -> CaptureReport:
         """End the process cleanly; by force when it takes too long. What is durable stays, the rest comes again."""
@@ -197,11 +198,11 @@ class _Parent(logging.Handler):
         hurried: Lsn | None = None
         try:
             while not self._stopping and self._link.poll():
-                match self._link.recv():
-                    case str(command) if command == _STOP:
-                        self._stopping = True
-                    case (str(command), Lsn() as until) if command == _HURRY:
-                        hurried = max(until, hurried or ZERO)
+                command = self._link.recv()
+                if command == _STOP:
+                    self._stopping = True
+                else:
+                    hurried = max(command, hurried or ZERO)
         except (EOFError, OSError):
             # The parent is gone: finish what is complete and go, too.
             self._stopping = True

@@ -165,11 +165,11 @@ def _match_tables(
     wanted: defaultdict[str, list[str]] = defaultdict(list)
     oids: list[tuple[GroupConfig, list[int]]] = []
     for group in groups:
-        meant = matching.Matched((), (), (), units=matching.Tree(found, group.leafwise).units())
+        tree = matching.Tree(found, group.leafwise)
+        meant = matching.Matched((), (), (), units=tree.units())
         for text in selection.patterns(group):
             try:
                 if group.publication is None:
-                    tree = matching.Tree(found, group.leafwise)
                     matched = matching.select(tree, group.name, [text], group.exclude)
                 else:
                     one = group.model_copy(update={"tables": (text,)})

@@ -64,7 +64,7 @@ class Resolver:
             schema = self._from_message(conn, relation, root, current, table)
         else:
             schema = current if current.partitioned else _with_identity(current, relation)
-        last = next(iter(reversed(self._log.schemas(root))), None)
+        last = self._log.last_schema(root)
         lost = selection.lost_masks(self._by_name(), last, schema)
         if not fitting or lost or (last is None and self._of_unknown_masks(conn, table, root)):
             # The names stay with it, so that the next look at it does not take it for a table without masks.

@@ -134,7 +134,7 @@ class Roster:
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
         for schema in schemas:
-            if schema.masked and not any(known.masked for known in self._log.schemas(schema.oid)[-1:]):
+            if schema.masked and ((known := self._log.last_schema(schema.oid)) is None or not known.masked):
                 self._log.schema_version(schema)
 
     def _begin(self, tables: Sequence[TableRun]) -> None:
