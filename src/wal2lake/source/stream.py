@@ -33,9 +33,9 @@ _KEEPALIVE = ord("k")
 _POSTGRES_EPOCH = 946_684_800
 _DRAIN_BYTES = 4 * 1024 * 1024
 _DRAIN_SECONDS = 0.2
-_LINGER_SECONDS = 0.01
+_LINGER_SECONDS = 0.05
 """how long more is waited for, while there is more every moment"""
-_PAUSE_SECONDS = 0.001
+_PAUSE_SECONDS = 0.01
 _NOTHING = Messages.of([])
 _KEEPALIVE_BODY = struct.Struct(">xQqB")
 _DATA_START = struct.Struct(">xQ")
@@ -197,8 +197,8 @@ class ReplicationStream:
             elif lingered or not views or elapsed > _LINGER_SECONDS:
                 break
             else:
-                # The server sends each message by itself. Who takes them one by one is busy with that alone, and wakes
-                # the server's process each time.
+                # The server sends each message by itself. Who takes them one by one is busy with that alone, and keeps
+                # the server's process from its work each time.
                 lingered = True
                 time.sleep(_PAUSE_SECONDS)
         if views or heard:
