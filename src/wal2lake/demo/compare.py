@@ -228,7 +228,8 @@ def _difference(left: Any, right: Any) -> Any:
             right.append_column(SIDE, pa.repeat(pa.scalar(-1, pa.int64()), right.num_rows)),
         ]
     )
-    sums = both.group_by(left.column_names).aggregate([(SIDE, "sum")])
+    # On one thread groups come in the order of the rows: the same differences are told in the same order.
+    sums = both.group_by(left.column_names, use_threads=False).aggregate([(SIDE, "sum")])
     sums = sums.filter(pc.not_equal(sums[f"{SIDE}_sum"], 0))
     return sums.rename_columns([SIDE if name == f"{SIDE}_sum" else name for name in sums.column_names])
 
