@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from waiting import wait_until
+from wal2lake.config import load_config
+from wal2lake.mirror import Mirror
 
 TIMEOUT = 150.0
 
@@ -74,6 +76,8 @@ def start_wal2lake(args: list[str], env: Mapping[str, str] | None, cwd: Path, nu
         name: value for name, value in os.environ.items()
         if not name.startswith(("WAL2LAKE_", "PG")) or name == "WAL2LAKE_CACHE"
     }  # fmt: skip
+    # It does little and ends soon: the JVM's second compiler would only be in the way.
+    clean.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     out_file, err_file = cwd / f"stdout-{number}.txt", cwd / f"stderr-{number}.txt"
     with out_file.open("wb") as out, err_file.open("wb") as err:
         process = subprocess.Popen(
@@ -123,6 +127,10 @@ class Project:
         running = start_wal2lake(list(args), env, self.directory, len(self._started))
         self._started.append(running)
         return running
+
+    def watch(self) -> Any:
+        """The same as `status`, asked in this process: for who asks again and again while something else is to run."""
+        return Mirror(load_config(self.directory / "wal2lake.toml")).status().to_json()
 
     def status(self) -> Any:
         """What `status --json` says."""

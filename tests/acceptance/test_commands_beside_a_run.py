@@ -22,7 +22,7 @@ def _said(project: Project, *command: str) -> str:
 
 
 def _tables(project: Project) -> dict[str, Any]:
-    return {table["name"].removeprefix("public."): table for table in project.status()["tables"]}
+    return {table["name"].removeprefix("public."): table for table in project.watch()["tables"]}
 
 
 def _becomes(project: Project, run: Running, name: str, **wanted: Any) -> None:

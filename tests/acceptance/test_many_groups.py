@@ -32,7 +32,7 @@ def test_groups_share_a_run_and_each_has_its_own_slot(project: Project, database
 
     def streaming() -> bool:
         assert run.running, run.err
-        status = project.status()
+        status = project.watch()
         groups = {group["name"]: group["state"] for group in status["groups"]}
         states = Counter(table["state"] for table in status["tables"])
         return groups == dict.fromkeys(GROUPS, "RUNNING") and states == {"STREAMING": TABLES}
@@ -52,7 +52,7 @@ def test_groups_share_a_run_and_each_has_its_own_slot(project: Project, database
 
     def there() -> bool:
         assert run.running, run.err
-        tables = project.status()["tables"]
+        tables = project.watch()["tables"]
         return all(table["applied_lsn"] and Lsn.parse(table["applied_lsn"]) >= position for table in tables)
 
     wait_until(there, PATIENCE, lambda: run.err)

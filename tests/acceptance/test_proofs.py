@@ -68,7 +68,7 @@ def _pgbench(database: Database, *options: str) -> subprocess.CompletedProcess[s
 def _are_streaming(project: Project, run: Running, tables: Sequence[str]) -> None:
     def states() -> dict[str, str]:
         assert run.running, run.err
-        return {table["name"]: table["state"] for table in project.status()["tables"]}
+        return {table["name"]: table["state"] for table in project.watch()["tables"]}
 
     wait_until(lambda: all(states().get(f"public.{t}") == "STREAMING" for t in tables), PATIENCE, lambda: run.err)
 
@@ -86,7 +86,7 @@ def test_pgbench_while_a_run_is_on(project: Project, database: Database) -> None
         assert run.running, run.err
         return [
             table["name"]
-            for table in project.status()["tables"]
+            for table in project.watch()["tables"]
             if not database.value("SELECT %s::pg_lsn >= %s", [table["applied_lsn"], position])
         ]
 

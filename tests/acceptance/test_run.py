@@ -18,7 +18,7 @@ START_LIMIT = 120
 def _streaming(project: Project, run: Running, *tables: str) -> None:
     def states() -> dict[str, str]:
         assert run.running, run.out + run.err
-        return {table["name"]: table["state"] for table in project.status()["tables"]}
+        return {table["name"]: table["state"] for table in project.watch()["tables"]}
 
     wait_until(
         lambda: all(states().get(t) == "STREAMING" for t in tables), START_LIMIT, lambda: f"{states()}\n{run.err}"
@@ -30,7 +30,7 @@ def _caught_up(project: Project, database: Database, *tables: str) -> None:
     position = database.value("SELECT pg_current_wal_lsn()")
 
     def behind() -> list[str]:
-        found = {t["name"]: t["applied_lsn"] for t in project.status()["tables"]}
+        found = {t["name"]: t["applied_lsn"] for t in project.watch()["tables"]}
         return [t for t in tables if not database.value("SELECT %s::pg_lsn >= %s", [found.get(t) or "0/0", position])]
 
     wait_until(lambda: not behind(), 60, lambda: f"caught up: {behind()}")
@@ -122,7 +122,7 @@ def test_status_of_an_idle_caught_up_mirror_shows_no_lag(project: Project, shop:
     project.configure(shop.dsn)
     run = project.start("run")
     _streaming(project, run, "public.items", "public.counts")
-    wait_until(lambda: all(t["lag_seconds"] == 0 for t in project.status()["tables"]), 30, "no lag")
+    wait_until(lambda: all(t["lag_seconds"] == 0 for t in project.watch()["tables"]), 30, "no lag")
     status = project.status()
     (group,) = status["groups"]
     assert set(group) >= {

@@ -1,6 +1,6 @@
 """Which rows of a large table a small batch can meet, as a condition that lets Spark leave all others where they are.
 
-    500 changes, 5 million rows:   … ON t.id = s.k0 AND t.id IN (17, 4711, …)
+    500 changes, 100 thousand rows:   … ON t.id = s.k0 AND t.id IN (17, 4711, …)
 
 Without it a MERGE with inserts moves every row of the table through a shuffle to find the few that match. The condition
 follows from the match by key, so it never changes what is matched; files and row groups without such keys are not read.
@@ -21,8 +21,8 @@ from .plan import How, Plan
 
 MOST_CHANGES = 5_000
 """changes whose keys are written into the statement at most"""
-LARGE = 500
-"""how many times as many rows as changes make it worth to look the keys up first"""
+LARGE = 50
+"""how many times as many rows as changes make it worth to name the keys; with fewer, the statement costs more"""
 # Texts that mean themselves in every dialect of a string literal.
 _PLAIN = re.compile(r"[A-Za-z0-9_ .:/@+-]*")
 
