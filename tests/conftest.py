@@ -40,6 +40,7 @@ def no_long_waits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as intervals:
         intervals.setattr("wal2lake.control.fulfilment.RELOOK_SECONDS", 1.0)
         intervals.setattr("wal2lake.control.books.SAVE_SECONDS", 0.1)
+        intervals.setattr("wal2lake.control.books.IDLE_SAVE_SECONDS", 2.0)
         yield
 
 
