@@ -90,6 +90,14 @@ def test_inserts_are_appended_in_one_commit(table: MakeTable) -> None:
     t.flush(files=3)
 
 
+def test_a_table_has_no_files_but_its_own(table: MakeTable) -> None:
+    t = table("id int PRIMARY KEY, v text", rows=[{"id": 1, "v": "a"}])
+    t.history.update({"id": 1, "v": "a"}, {"id": 1, "v": "b"})
+    t.flush()
+    made = [path.suffix for path in (t.path / "public").rglob("*") if path.is_file()]
+    assert ".parquet" in made and set(made) <= {".parquet", ".puffin", ".avro", ".json"}
+
+
 def test_inserts_updates_and_deletes_of_different_keys(table: MakeTable) -> None:
     t = table()
     t.history.insert(row(10))

@@ -85,8 +85,6 @@ TASK_ATTEMPTS = 3
 # Compiling is half of what the JVM does in its first minutes. With less inlining it is half of that, and what is
 # compiled does its work in the same time.
 _COMPILING = "-XX:MaxInlineLevel=8 -XX:InlineSmallCode=1000 -XX:FreqInlineSize=150"
-# Hadoop starts a process for the permissions of each local file that it makes; this way it is one, not two.
-_STARTING = "-Djdk.lang.Process.launchMechanism=VFORK"
 
 
 class Driver:
@@ -306,14 +304,15 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
     log4j = Path(__file__).with_name("log4j2.properties").as_uri()
     options = (
         f"{archive.java_option(given) if local else ''} -Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
-        f"{'' if 'spark.driver.memory' in given else f' -Xms{HEAP}'}{_collector(given)} {_COMPILING} {_STARTING}"
+        f"{'' if 'spark.driver.memory' in given else f' -Xms{HEAP}'}{_collector(given)} {_COMPILING}"
     )
-    settings["spark.driver.extraJavaOptions"] = f"{settings.get('spark.driver.extraJavaOptions', '')} {options}".strip()
+    # The last word on each is the user's.
+    settings["spark.driver.extraJavaOptions"] = f"{options} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
     return settings
 
 
 def _write_files_alone(session: SparkSession) -> None:
-    """Without a second file of checksums beside each local file, which takes longer than a small file itself."""
+    """Without a file of checksums beside each local file: Hadoop starts processes for the permissions of either."""
     jvm: Any = session._jvm
     configuration = session.sparkContext._jsc.hadoopConfiguration()
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)

@@ -85,7 +85,7 @@ def test_users_jars_classes_and_extensions_are_kept() -> None:
     assert local["spark.jars"] == "mine.jar"
     assert local["spark.sql.extensions"].startswith("my.Extension,org.apache.iceberg")
     assert local["spark.ui.enabled"] == "true"
-    assert local["spark.driver.extraJavaOptions"].startswith("-Dx=1 ")
+    assert local["spark.driver.extraJavaOptions"].endswith(" -Dx=1")
     assert "-XX:+UseParallelGC" in local["spark.driver.extraJavaOptions"]
     chosen = driver_settings("local[2]", {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, [])
     assert "UseParallelGC" not in chosen["spark.driver.extraJavaOptions"]
