@@ -71,6 +71,8 @@ class Memory:
     """files that were not worth joining"""
     deleted: int = 0
     """deleted rows that were not worth dropping"""
+    stayed: int = 0
+    """deleted rows that even tidying has left"""
     failures: int = 0
     not_before: float = 0.0
     expired: float = 0.0
@@ -128,7 +130,7 @@ def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float, m
         return None
     surplus = facts.files - max(memory.files, facts.size // FULL_SIZE)
     share = (facts.deleted - memory.deleted) / facts.records if facts.records else 0.0
-    tidy = may_tidy and _quiet(facts, now) and facts.deleted > memory.deleted
+    tidy = may_tidy and _quiet(facts, now) and facts.deleted > memory.stayed
     compact = tidy or surplus >= enough(facts, settings, now) or (share >= DELETED_SHARE and facts.data_files > 0)
     age, kept = now - facts.oldest, settings.snapshots_kept
     many, old = facts.snapshots > kept * (1 + EXPIRY_SHARE), age > settings.snapshot_retention * (1 + EXPIRY_SHARE)
@@ -199,9 +201,10 @@ def _share(file: DataFile) -> float:
 
 def seen(memory: Memory, facts: Facts) -> Memory:
     """A table that has become smaller is not measured by what it was."""
-    if not facts.snapshots or (facts.files >= memory.files and facts.deleted >= memory.deleted):
+    if not facts.snapshots or (facts.files >= memory.files and facts.deleted >= max(memory.deleted, memory.stayed)):
         return memory
-    return replace(memory, files=min(memory.files, facts.files), deleted=min(memory.deleted, facts.deleted))
+    files, deleted = min(memory.files, facts.files), min(memory.deleted, facts.deleted)
+    return replace(memory, files=files, deleted=deleted, stayed=min(memory.stayed, facts.deleted))
 
 
 def after_success(memory: Memory, work: Work, before: Facts, after: Facts, complete: bool, now: float) -> Memory:
@@ -211,8 +214,9 @@ def after_success(memory: Memory, work: Work, before: Facts, after: Facts, compl
         return memory
     progress = after.files < before.files or after.deleted < before.deleted
     if not complete and progress:
-        return replace(memory, files=0, deleted=0)
-    return replace(memory, files=after.files, deleted=after.deleted)
+        return replace(memory, files=0, deleted=0, stayed=0)
+    stayed = after.deleted if work.tidy else memory.stayed
+    return replace(memory, files=after.files, deleted=after.deleted, stayed=stayed)
 
 
 def after_failure(memory: Memory, now: float) -> Memory:

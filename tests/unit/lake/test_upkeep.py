@@ -232,7 +232,9 @@ def test_a_table_left_alone_keeps_no_deleted_row() -> None:
     assert due(worn, Memory(), SETTINGS, NOW) == Work(compact=True, expire=False, urgent=False, tidy=True)
     assert due(worn, Memory(), SETTINGS, NOW, may_tidy=False) is None
     assert due(facts(deleted=1, newest=NOW - QUIET_SECONDS + 1), Memory(), SETTINGS, NOW) is None
-    assert due(worn, Memory(deleted=1), SETTINGS, NOW) is None
+    tidying = due(worn, after_success(Memory(), COMPACTION, worn, worn, True, NOW), SETTINGS, NOW)
+    assert tidying is not None and tidying.tidy, "what joining files has left is not what tidying has left"
+    assert due(worn, after_success(Memory(), tidying, worn, worn, True, NOW), SETTINGS, NOW) is None
 
 
 def test_tidying_writes_every_file_again_that_has_a_deleted_row() -> None:
