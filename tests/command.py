@@ -19,6 +19,8 @@ from wal2lake.config import load_config
 from wal2lake.mirror import Mirror
 
 TIMEOUT = 150.0
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+"""for what does little and ends soon: the JVM's second compiler would only be in the way"""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,7 @@ def start_wal2lake(args: list[str], env: Mapping[str, str] | None, cwd: Path, nu
         name: value for name, value in os.environ.items()
         if not name.startswith(("WAL2LAKE_", "PG")) or name == "WAL2LAKE_CACHE"
     }  # fmt: skip
-    # It does little and ends soon: the JVM's second compiler would only be in the way.
-    clean.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+    clean.setdefault("JAVA_TOOL_OPTIONS", QUICK_JVM)
     out_file, err_file = cwd / f"stdout-{number}.txt", cwd / f"stderr-{number}.txt"
     with out_file.open("wb") as out, err_file.open("wb") as err:
         process = subprocess.Popen(

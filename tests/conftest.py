@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from changelogs import begun
-from command import Project
+from command import QUICK_JVM, Project
 from servers import Database, fresh_database, running_server
 from wal2lake.changelog import ChangeLog
 from wal2lake.config import Config
@@ -77,8 +77,8 @@ def spark() -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
     from wal2lake.lake.session import Driver
 
-    # The tests make hundreds of plans and run each once or twice: the JVM's second compiler would only be in the way.
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    # The tests make hundreds of plans and run each once or twice.
+    conf = {"spark.driver.extraJavaOptions": QUICK_JVM}
     driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
     driver.start({})
     try:
