@@ -3,6 +3,8 @@
 A writer keeps one table changing while `wal2lake run` follows, with a short flush interval, until the table has had so
 many lake commits. Then the same reads are made of it and of a fresh first copy of the same rows, in turns: a full scan
 by Spark, and one by pyiceberg. The run has ended by then, so what is read is what readers find in the middle of a day.
+
+After that `wal2lake run` is on again with nobody writing, until it has tidied the table, and the reads are repeated.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ MERGES, QUICK_MERGES = 500, 100
 FLUSH_INTERVAL = 0.1
 ROWS_PER_SECOND = 200.0
 SECONDS_PER_MERGE = 20.0
+TIDY_LIMIT = 300.0
 READS = 7
 TARGET = 1.5
 
@@ -65,8 +68,13 @@ def measure(options: Options) -> Section:
             fresh = spark.place(ground.dsn, ground.directory / "fresh")
             _copy(fresh)
             require_same_tables(ground.dsn, fresh.path, [TABLE], "fresh copy")
+            layouts = {"just written": layout(fresh.path), "after the merges": layout(project.lake)}
             reads = _read_both(ground, spark, project, fresh)
-        layouts = {"merged": layout(project.lake), "fresh": layout(fresh.path)}
+            _leave_alone(project)
+            require_same_tables(ground.dsn, project.lake, [TABLE])
+            layouts["left alone"] = layout(project.lake)
+            for reader, times in _read_both(ground, spark, project, fresh).items():
+                reads[f"{reader}, left alone"] = times
     return _section(f"{merges:,} small merges into a table of {rows:,} rows", commits, seconds, reads, layouts)
 
 
@@ -86,6 +94,14 @@ def _merge(ground: Ground, run: Run, rows: int, merges: int) -> tuple[int, float
         last = writing.result().commits[-1]
         run.until(limit, lambda: observer.position(TABLE) > last.after, "all commits are visible")
         return len(observer.versions(TABLE)) - 1, time.monotonic() - began
+
+
+def _leave_alone(project: Project) -> None:
+    """Let wal2lake run, with nothing to apply, until no deleted row is left."""
+    with running(project) as run:
+        run.until_streaming(1)
+        run.until(TIDY_LIMIT, lambda: not layout(project.lake).delete_files, "the table is tidied")
+        run.end()
 
 
 def _copy(place: Place) -> None:
@@ -165,7 +181,7 @@ def _section(
             *[
                 f"{name}: {each.data_files} data files, {each.delete_files} delete files, {each.snapshots} versions, "
                 f"{each.metadata_bytes / 1024:.0f} kB of table metadata"
-                for name, each in (("after the merges", layouts["merged"]), ("just written", layouts["fresh"]))
+                for name, each in layouts.items()
             ],
         ),
         figures={

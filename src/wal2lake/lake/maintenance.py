@@ -170,7 +170,7 @@ def _actions(session: SparkSession) -> Any:
 
 def _rewrite(session: SparkSession, loaded: Any, rewrite: Rewrite, record: Mapping[str, str]) -> None:
     options = {
-        "target-file-size-bytes": str(FULL_SIZE),
+        "target-file-size-bytes": str(rewrite.target),
         "min-file-size-bytes": str(rewrite.below),
         # A file that is larger than the target is as good as it is.
         "max-file-size-bytes": _UNLIMITED,

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from ..config import MaintenanceConfig
 
 FULL_SIZE = 64 * 1024 * 1024
-"""bytes up to which files are joined; larger ones would only be slower to write again"""
+"""bytes that files are joined to at most; larger ones would only be slower to write again"""
+PARTS = 8
+"""files that a table is left in, as long as they are worth it: who reads it has work for as many cores"""
+PART_SIZE = 1024 * 1024
+"""bytes from which on a file is worth being left alone"""
 STEP_SIZE = 64 * 1024 * 1024
 """bytes that are written again in one piece of work, so that changes never wait long for it"""
 TINY = 256 * 1024
@@ -102,8 +106,15 @@ class Rewrite:
 
     below: int
     share: float
+    target: int
+    """bytes that a file has after it, about"""
     complete: bool
     """whether nothing is left to do after it"""
+
+
+def full_size(table: int) -> int:
+    """Bytes that the files of a table are joined to, by the bytes of the table."""
+    return min(FULL_SIZE, max(PART_SIZE, table // PARTS))
 
 
 def facts_of(summary: Mapping[str, str], snapshots: int, oldest_ms: int, newest_ms: int = 0) -> Facts:
@@ -163,7 +174,8 @@ def _quiet(facts: Facts, now: float) -> bool:
 def choose(files: Sequence[DataFile], few: int, tidy: bool = False) -> Rewrite | None:
     """The files to write again, in one step of bounded size; None if none is worth it. Fewer than `few` are not."""
     ordered = sorted(files, key=lambda file: file.size)
-    joined, complete = _joined(ordered)
+    target = full_size(sum(file.size for file in ordered))
+    joined, complete = _joined(ordered, target)
     below = ordered[joined - 1].size + 1 if joined >= max(2, few) else 0
     spent = sum(file.size for file in ordered if file.size < below)
     share = 1.0
@@ -178,14 +190,15 @@ def choose(files: Sequence[DataFile], few: int, tidy: bool = False) -> Rewrite |
         share = _share(file)
     if not below and share >= 1.0 and not any(_share(file) >= 1.0 for file in ordered):
         return None
-    return Rewrite(below, share, complete)
+    return Rewrite(below, share, target, complete)
 
 
-def _joined(ordered: Sequence[DataFile]) -> tuple[int, bool]:
+def _joined(ordered: Sequence[DataFile], target: int) -> tuple[int, bool]:
     """How many of the smallest files are joined, and whether a step has room for all that are worth it."""
     best = total = 0
     for count, file in enumerate(ordered, start=1):
-        if file.size >= FULL_SIZE:
+        if 2 * file.size >= target:
+            # Files do not come out at their target exactly.
             break
         if total + file.size > STEP_SIZE:
             return best, False

@@ -11,6 +11,8 @@ from wal2lake.lake.upkeep import (
     DELETED_SHARE,
     FULL_SIZE,
     OVERDUE,
+    PART_SIZE,
+    PARTS,
     QUIET_FILES,
     QUIET_SECONDS,
     STEP_SIZE,
@@ -166,15 +168,27 @@ def test_tiny_files_are_joined_and_a_large_one_is_left_alone() -> None:
 
 def test_a_joined_file_is_written_again_only_with_half_its_size_of_others() -> None:
     one = TINY * 2
-    rewrite = choose(files(*[one // 32] * 32, one * 2), FEW)
+    rewrite = choose(files(*[one // 32] * 32, one * 2, FULL_SIZE), FEW)
     assert rewrite is not None and rewrite.below > one * 2
-    rewrite = choose(files(*[one // 32] * 32, one * 3), FEW)
+    rewrite = choose(files(*[one // 32] * 32, one * 3, FULL_SIZE), FEW)
     assert rewrite is not None and rewrite.below <= one * 3
 
 
 def test_files_of_one_size_are_joined_whatever_the_size() -> None:
     rewrite = choose(files(*[3_000_000] * 20), FEW)
     assert rewrite is not None and rewrite.below > 3_000_000
+
+
+def test_a_table_is_left_in_files_for_several_cores() -> None:
+    copied = [6_000_000] * PARTS
+    assert choose(files(*copied), 2) is None
+    rewrite = choose(files(*copied, *[20_000] * 20), FEW)
+    assert rewrite is not None and 20_000 < rewrite.below <= 6_000_000
+    assert rewrite.target == pytest.approx(6_000_000, rel=0.01)
+    small = choose(files(*[PART_SIZE // 8] * 20), FEW)
+    assert small is not None and small.target == PART_SIZE
+    large = choose(files(*[FULL_SIZE] * 100, *[20_000] * 20), FEW)
+    assert large is not None and large.target == FULL_SIZE
 
 
 def test_a_few_files_are_not_worth_it() -> None:
@@ -222,7 +236,8 @@ def test_write_amplification_stays_logarithmic() -> None:
         assert rewrite is not None
         joined = sum(size for size in sizes if size < rewrite.below)
         written += joined
-        sizes = [size for size in sizes if size >= rewrite.below] + [joined]
+        pieces = -(-joined // rewrite.target)
+        sizes = [size for size in sizes if size >= rewrite.below] + [joined // pieces] * pieces
         assert len(sizes) < 30
     assert written < 12 * 6000 * 20_000
 
