@@ -2,7 +2,7 @@
 
 The copy and the stream both ask here, so that both give the same value:
 
-    stream   PostgreSQL's text ── decode/columns.py ──► Arrow value of `LakeType`
+    stream   PostgreSQL's text or binary form ── decode/columns.py ──► Arrow value of `LakeType`
     copy     `wire_sql` in the SELECT ── Spark JDBC ── `wire_spark` in the projection ──► the same value
 
 A value that the lake type can't hold never passes: `wire_sql` raises in the server, and `unfit_sql` finds the row.

@@ -85,7 +85,7 @@ def test_adjacent_transactions_are_each_logged_once_across_restarts(captured: Ca
 def test_nothing_is_acknowledged_before_the_transaction_is_published(captured: CapturedGroup) -> None:
     made(captured)
     captured.database.execute("INSERT INTO t VALUES (0, 'first')")
-    captured.database.execute("INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i")
+    captured.database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
     captured.database.execute("INSERT INTO t VALUES (20001, 'last')")
     end = Lsn.parse(captured.database.value("SELECT pg_current_wal_flush_lsn()::text"))
     captured.start()

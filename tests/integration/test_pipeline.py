@@ -16,6 +16,7 @@ from wal2lake import faults
 from wal2lake.control import pipeline as pipeline_module
 from wal2lake.control import session as session_module
 from wal2lake.control.pump import CaptureState
+from wal2lake.decode import intake as intake_module
 from wal2lake.position import Lsn
 
 
@@ -99,8 +100,7 @@ def test_manifests_come_in_the_order_of_the_stream_however_large_they_are(
 def test_a_complete_transaction_is_published_though_a_large_one_is_arriving(
     captured: CapturedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "SLICE_BYTES", 64 * 1024)
-    monkeypatch.setattr(pipeline_module, "SLICE_BYTES", 64 * 1024)
+    monkeypatch.setattr(intake_module, "SLICE_BYTES", 64 * 1024)
     captured.database.execute("INSERT INTO t VALUES (0, 'small')")
     captured.database.execute("INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 20000) i")
     captured.database.execute("INSERT INTO t VALUES (20001, 'small')")
@@ -116,8 +116,7 @@ def test_reading_that_waits_for_room_goes_on_by_itself(
     captured: CapturedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline_module, "MOST_BYTES", 1)
-    for module in (pipeline_module, session_module):
-        monkeypatch.setattr(module, "SLICE_BYTES", 256 * 1024)
+    monkeypatch.setattr(intake_module, "SLICE_BYTES", 256 * 1024)
     for turn in range(4):
         captured.database.execute(
             f"INSERT INTO t SELECT {turn * 5000} + i, repeat('x', 500) FROM generate_series(1, 5000) i"

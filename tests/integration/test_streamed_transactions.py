@@ -20,10 +20,10 @@ from waiting import wait_until
 from wal2lake.changelog import ChangeLog
 from wal2lake.changelog.spool import Spools
 from wal2lake.config import SourceConfig
-from wal2lake.control import ahead as ahead_module
 from wal2lake.control.ahead import Ahead
 from wal2lake.control.pipeline import Pipeline
 from wal2lake.decode import Cut, DecodedTable, Decoder, Demultiplexer, Intake, Relation, Streamed, Target
+from wal2lake.decode import intake as intake_module
 from wal2lake.pgtypes import PgType, lake_type
 from wal2lake.position import ZERO
 from wal2lake.schema import Column, Identity, TableId, TableSchema
@@ -236,7 +236,7 @@ class Comparison:
 @pytest.fixture
 def comparison(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     # So that even these small transactions are decoded in several portions.
-    monkeypatch.setattr(ahead_module, "SLICE_BYTES", 10_000)
+    monkeypatch.setattr(intake_module, "SLICE_BYTES", 10_000)
     made = Comparison(database, tmp_path)
     yield made
     made.close()

@@ -83,7 +83,7 @@ def test_every_variable_of_the_reference_is_taken(tmp_path: Path, monkeypatch: p
         "FORMAT": "iceberg", "PROPERTIES": "{}", "CATALOG": "{}", "MASTER": "local", "CONF": "{}",
         "GROUPS": '[{"name": "a"}]', "TABLES": "{}", "STREAMING": "false", "MAX_BYTES": "9000000", "ENABLED": "true",
         "SMALL_FILES": "5", "SNAPSHOT_RETENTION": "60", "SNAPSHOTS_KEPT": "3",
-        "FAILOVER": "true", "APPLY_WORKERS": "3", "COPY_WORKERS": "1",
+        "FAILOVER": "true", "BINARY": "false", "APPLY_WORKERS": "3", "COPY_WORKERS": "1",
     }  # fmt: skip
     for name in variables():
         monkeypatch.setenv(name, values[name.removeprefix("WAL2LAKE_").rpartition("__")[2]])

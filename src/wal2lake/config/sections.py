@@ -120,6 +120,11 @@ class SourceConfig(_Section):
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )
     streaming: bool = Field(True, description="Take large transactions in while they run, before they commit.")
+    binary: bool = Field(
+        True,
+        description="Take changes in PostgreSQL's binary form, which costs less, "
+        "where the types of all columns allow it.",
+    )
     failover: bool = Field(
         False, description="Make slots that standbys keep too, so that a failover loses none (PostgreSQL 17 and newer)."
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..decode import SLICE_BYTES, Messages
+from ..decode import Messages, slice_bytes
 from .pipeline import Pipeline
 
 MOST_AHEAD = 2
@@ -18,6 +18,7 @@ MOST_AHEAD = 2
 class _Waiting:
     parts: list[Messages] = field(default_factory=list)
     bytes: int = 0
+    messages: int = 0
 
 
 class Ahead:
@@ -35,7 +36,8 @@ class Ahead:
             return
         waiting.parts.append(messages)
         waiting.bytes += messages.size
-        if waiting.bytes >= SLICE_BYTES:
+        waiting.messages += len(messages)
+        if waiting.bytes >= slice_bytes(waiting.bytes, waiting.messages):
             self._pipeline.take_ahead(xid, waiting.parts)
             self._waiting[xid] = _Waiting()
 

@@ -39,6 +39,7 @@ from ..decode import (
     Undecoded,
     batch_schema,
     plain,
+    slice_bytes,
     slices,
 )
 from ..decode.columns import STREAM_EPOCH_US
@@ -53,7 +54,6 @@ MOST_BYTES = 40 * 1024 * 1024
 SEGMENT_BYTES = 128 * 1024 * 1024
 """raw bytes after which a table's next segment begins"""
 WRITERS = 2
-CONVERTERS = 2
 _DECODED_AHEAD = 3
 """slices that may be decoded and not yet written"""
 
@@ -116,9 +116,9 @@ class _Ahead:
 class Pipeline:
     """Methods are for the reading thread. `wake` is readable when something was published, failed, or made room."""
 
-    def __init__(self, log: ChangeLog, resolver: Resolver, position: Lsn) -> None:
-        self._log, self._resolver = log, resolver
-        self._line = _Line(Decoder(resolver, position))
+    def __init__(self, log: ChangeLog, resolver: Resolver, position: Lsn, binary: bool = False) -> None:
+        self._log, self._resolver, self._binary = log, resolver, binary
+        self._line = _Line(Decoder(resolver, position, binary))
         self._ahead: dict[int, _Ahead | None] = {}
         """running transactions by xid; None: no longer decoded ahead"""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -133,7 +133,7 @@ class Pipeline:
         self._signalled, self._signal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.wake = self._signalled
         self._writers = [ThreadPoolExecutor(1, "segment") for _ in range(WRITERS)]
-        self._converters = ThreadPoolExecutor(CONVERTERS, "convert")
+        self._converter = ThreadPoolExecutor(1, "convert")
         self._next_writer = 0
         self._unpublished: set[Growing] = set()
         self._publisher = ThreadPoolExecutor(1, "manifest")
@@ -152,9 +152,10 @@ class Pipeline:
 
     def take(self, parts: Sequence[Messages], certain: bool = True) -> None:
         """Messages that continue those taken before. Uncertain: of a transaction whose commit has not come."""
-        self._grow(sum(part.size for part in parts))
-        waiting = deque(parts)
-        self._jobs.put(lambda: self._decode_all(_emptied(waiting), certain))
+        size, messages = sum(part.size for part in parts), sum(len(part) for part in parts)
+        self._grow(size)
+        waiting, most = deque(parts), slice_bytes(size, messages)
+        self._jobs.put(lambda: self._decode_all(_emptied(waiting), most, certain))
 
     def take_streamed(self, transaction: Streamed) -> None:
         """A transaction that is kept on disk and has committed. Its files go when its rows are in segments."""
@@ -195,7 +196,7 @@ class Pipeline:
         self._jobs.put(None)
         self._thread.join()
         # Writers wait for what is being converted, so they end first.
-        for threads in (*self._writers, self._converters, self._publisher):
+        for threads in (*self._writers, self._converter, self._publisher):
             threads.shutdown(cancel_futures=True)
         for each in self._unpublished:
             each.writer.abandon()
@@ -211,8 +212,8 @@ class Pipeline:
             except BaseException as error:
                 self._fail(error)
 
-    def _decode_all(self, parts: Iterable[Messages], certain: bool) -> None:
-        for some in slices(parts, SLICE_BYTES):
+    def _decode_all(self, parts: Iterable[Messages], most_bytes: int, certain: bool) -> None:
+        for some in slices(parts, most_bytes):
             if not self._may_go_on():
                 return
             self._decode(self._line, some, certain, sum(part.size for part in some))
@@ -235,7 +236,7 @@ class Pipeline:
 
     def _begin_ahead(self, xid: int) -> _Ahead:
         targets = _Targets(self._resolver)
-        return _Ahead(_Line(Decoder.ahead(targets, xid), ahead=True), targets)
+        return _Ahead(_Line(Decoder.ahead(targets, xid, self._binary), ahead=True), targets)
 
     def _discard(self, xid: int) -> None:
         ahead = self._ahead.pop(xid, None)
@@ -290,7 +291,7 @@ class Pipeline:
         left = set(range(len(tables)))
         for number, rows in enumerate(tables):
             segment = self._segment(line, rows, size // len(tables))
-            written = segment.take(self._converters.submit(rows.decode))
+            written = segment.take(self._converter.submit(rows.decode))
             written.add_done_callback(partial(self._written, size, left, number))
 
     def _segment(self, line: _Line, rows: Undecoded, size: int) -> Growing:

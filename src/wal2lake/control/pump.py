@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from ..changelog import ChangeLog, Manifest
 from ..changelog.budget import Usage
 from ..config import Config, GroupConfig
+from ..decode import TextNeeded, readable
 from ..errors import (
     CaptureError,
     Kind,
@@ -105,6 +106,7 @@ class Pump:
         self.publication = publication.used_by(group)
         self.report = CaptureReport()
         self.failures = 0
+        self._needs_text = False
         self._reported_at = 0.0
         self._unreported = True
 
@@ -117,6 +119,9 @@ class Pump:
             try:
                 with self.changelog.held():
                     self._session()
+            except TextNeeded as needed:
+                log.info("capture of group %s: values are read as text from here on, for a %s", self.group.name, needed)
+                self._needs_text = True
             except Exception as error:
                 if not self._failed(error):
                     return
@@ -147,6 +152,7 @@ class Pump:
     def _session(self) -> None:
         with connect(self.config.source, self.group.name) as conn:
             start = self._verify(conn)
+            binary = self._takes_binary(conn)
         swept = self.changelog.sweep()
         if swept:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
@@ -155,7 +161,7 @@ class Pump:
             # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
             source = source.model_copy(update={"streaming": False})
         with ReplicationStream(
-            source, self.slot, self.publication, start, group=self.group.name, pace=self.pace
+            source, self.slot, self.publication, start, group=self.group.name, pace=self.pace, binary=binary
         ) as stream:
             session = Session(self, stream, start)
             try:
@@ -163,6 +169,13 @@ class Pump:
                 stream.finish()
             finally:
                 session.close()
+
+    def _takes_binary(self, conn: Connection) -> bool:
+        """Whether values are asked for in binary form. That a column in the WAL needs text may still turn out."""
+        if self._needs_text or not self.config.source.binary or selection.masked(self.config.tables):
+            # A hash is that of the text.
+            return False
+        return all(readable(oid, typmod) for oid, typmod in publication.types_in(conn, self.publication))
 
     def _verify(self, conn: Connection) -> Lsn:
         """The position to stream from, if the slot and the log belong together."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..changelog.budget import RECHECK_SECONDS, Budget
 from ..changelog.spool import Spools
-from ..decode import SLICE_BYTES, Demultiplexer, Intake, Messages, Streamed
+from ..decode import Demultiplexer, Intake, Messages, Streamed
 from ..errors import SourceError
 from ..position import Lsn
 from ..source import mark, wal_end
@@ -44,7 +44,7 @@ class Session:
         self._log = pump.changelog
         self._resolver = Resolver(pump.config.source, pump.group.name, self._log, pump.config.tables)
         self._budget = Budget(self._log, pump.config.changelog.max_bytes, pump.group.name)
-        self._pipeline = Pipeline(self._log, self._resolver, self._log.position())
+        self._pipeline = Pipeline(self._log, self._resolver, self._log.position(), stream.binary)
         self._spools = Spools(self._log.directory / "spool")
         self._ahead = Ahead(self._pipeline)
         self._streamed = Demultiplexer(self._spools, self._ahead)
@@ -120,9 +120,9 @@ class Session:
 
     def _hand_over(self) -> None:
         """Pass on what is enough to be worth it: rows are written in portions of this size."""
-        if self._intake.complete_bytes >= SLICE_BYTES:
+        if self._intake.complete_is_worth_decoding:
             self._take_complete()
-        if self._intake.open_bytes >= SLICE_BYTES:
+        if self._intake.open_is_worth_decoding:
             self._take_complete()
             self._pipeline.take(self._intake.take_open(), certain=False)
 

@@ -1,10 +1,11 @@
 """From pgoutput's bytes to typed Arrow columns. No I/O happens here."""
 
+from .binary import readable
 from .columns import batch_schema
-from .intake import Intake, slices
+from .intake import SLICE_BYTES, Intake, slice_bytes, slices
 from .messages import Messages
-from .model import Cut, DecodedTable, Refusals, Relation, RelationColumn, Resolver, Target
-from .pgoutput import SLICE_BYTES, Decoder
+from .model import Cut, DecodedTable, Refusals, Relation, RelationColumn, Resolver, Target, TextNeeded
+from .pgoutput import Decoder
 from .streamed import Demultiplexer, Streamed, plain
 from .undecoded import Undecoded
 
@@ -22,8 +23,11 @@ __all__ = [
     "Resolver",
     "Streamed",
     "Target",
+    "TextNeeded",
     "Undecoded",
     "batch_schema",
     "plain",
+    "readable",
+    "slice_bytes",
     "slices",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..schema import Identity, TableSchema
-from .model import Relation, Resolver, Target
+from ..schema import Column, Identity, TableSchema
+from .binary import Reader, reader
+from .messages import BINARY, TEXT
+from .model import Relation, Resolver, Target, TextNeeded
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,13 @@ class Binding:
     """how relation and table disagree; then no row can be read"""
     traceable: bool
     """whether its updates and deletes say which row they mean"""
+    readers: tuple[Reader, ...] | None = None
+    """of a stream in binary form: for each column of the table, how its values are read"""
+
+    @property
+    def form(self) -> int:
+        """of the values in the stream"""
+        return TEXT if self.readers is None else BINARY
 
     @property
     def schema(self) -> TableSchema:
@@ -29,6 +38,11 @@ class Binding:
         names = self.schema.names
         return tuple(self.order[names.index(name)] for name in self.schema.key)
 
+    @property
+    def key_readers(self) -> tuple[Reader | None, ...]:
+        names = self.schema.names
+        return tuple(self.readers[names.index(name)] if self.readers else None for name in self.schema.key)
+
 
 class Described:
     """A relation as the stream described it, bound to its target when a change first needs it."""
@@ -38,20 +52,34 @@ class Described:
         self._bound = False
         self._binding: Binding | None = None
 
-    def bind(self, resolve: Resolver) -> Binding | None:
+    def bind(self, resolve: Resolver, binary: bool) -> Binding | None:
         """None: the table is not mirrored."""
         if not self._bound:
             target = resolve(self.relation)
-            self._binding = None if target is None else _bind(self.relation, target)
+            self._binding = None if target is None else _bind(self.relation, target, binary)
             self._bound = True
         return self._binding
 
 
-def _bind(relation: Relation, target: Target) -> Binding:
+def _bind(relation: Relation, target: Target, binary: bool) -> Binding:
     places = {column.name: place for place, column in enumerate(relation.columns)}
     mismatch = _mismatch(relation, target.schema)
     order = () if mismatch else tuple(places[name] for name in target.schema.names)
-    return Binding(relation, target, order, mismatch, _traceable(relation, target.schema))
+    readers = tuple(map(_reader, _sent(relation, target.schema))) if binary and not mismatch else None
+    return Binding(relation, target, order, mismatch, _traceable(relation, target.schema), readers)
+
+
+def _sent(relation: Relation, schema: TableSchema) -> list[Column]:
+    """The columns of a table as the stream has them."""
+    typmods = {column.name: column.typmod for column in relation.columns}
+    return [replace(column, typmod=typmods[column.name]) for column in schema.columns]
+
+
+def _reader(column: Column) -> Reader:
+    found = reader(column)
+    if found is None:
+        raise TextNeeded(column.type_name)
+    return found
 
 
 def _traceable(relation: Relation, schema: TableSchema) -> bool:

@@ -21,6 +21,7 @@ from ..pgtypes import Masking, masked
 from ..position import Lsn
 from ..schema import Column, TableSchema
 from .arrays import convert_list, delimiter
+from .binary import Reader
 from .binding import Binding
 from .messages import DELETE, INSERT, NEW_ROW, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
 from .model import DecodedTable
@@ -63,17 +64,18 @@ class _Output:
 
 def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, list[Refusal]]:
     """The batch of some rows, and for each column the first value that does not fit."""
-    tuples = walk(raw, rows.op, rows.at, rows.end, len(binding.relation.columns))
+    tuples = walk(raw, rows.op, rows.at, rows.end, len(binding.relation.columns), binding.form)
     refusals = list(_refused_operations(rows, tuples, binding))
     output = _outputs(rows, tuples, binding.schema)
     cells = [_chosen(tuples, output, place) for place in binding.order]
     names = binding.schema.names
     key_cells = [cells[names.index(name)] for name in binding.schema.key]
     arrays: list[pa.Array] = []
-    for column, cell in zip(binding.schema.columns, cells, strict=True):
-        converted = _convert(cell.slices(raw), column)
+    readers = binding.readers or (None,) * len(names)
+    for column, cell, reader in zip(binding.schema.columns, cells, readers, strict=True):
+        converted = _convert(cell.slices(raw), column, reader)
         arrays.append(converted.array)
-        refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding.schema, key_cells))
+        refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding, key_cells))
     moved = _moved(raw, tuples, output, binding, key_cells)
     unchanged = _unchanged(binding.schema, cells, len(output.rows))
     refusals += _refused_inserts(output.rows, unchanged, binding.schema)
@@ -143,7 +145,10 @@ def _chosen(tuples: Tuples, output: _Output, place: int) -> Cells:
     return both.take(picked)
 
 
-def _convert(text: Slices, column: Column) -> Converted:
+def _convert(text: Slices, column: Column, reader: Reader | None) -> Converted:
+    """`reader`: of values in binary form."""
+    if reader is not None:
+        return reader(text)
     if column.mask is Masking.SHA256:
         return Converted(sha256(text))
     if column.mask is Masking.NULL:
@@ -176,15 +181,16 @@ def _old_keys(
     raw: Raw, tuples: Tuples, output: _Output, binding: Binding, moved: Mask
 ) -> Iterator[tuple[pa.Array, list[Refusal]]]:
     changed = np.flatnonzero(moved)
-    for place, column in zip(binding.key_places, binding.schema.key_columns, strict=True):
+    keys = zip(binding.key_places, binding.schema.key_columns, binding.key_readers, strict=True)
+    for place, column, reader in keys:
         if not len(changed):
             yield pa.nulls(len(moved), arrow_type(column.lake)), []
             continue
         cells = [tuples.old[at].take(tuples.old_rank[output.message[changed]]) for at in binding.key_places]
         old = cells[binding.key_places.index(place)]
-        converted = _convert(old.slices(raw), column)
+        converted = _convert(old.slices(raw), column, reader)
         spread = pa.array(np.cumsum(moved) - 1, mask=~moved)
-        refused = _refused_value(converted, column, output.rows.take(changed), _Keys(raw, binding.schema, cells))
+        refused = _refused_value(converted, column, output.rows.take(changed), _Keys(raw, binding, cells))
         yield converted.array.take(spread), list(refused)
 
 
@@ -222,24 +228,28 @@ class _Keys:
     """The words that tell people which row is meant."""
 
     raw: Raw
-    schema: TableSchema
+    binding: Binding
     cells: list[Cells]
 
     def words(self, row: int) -> str:
-        if not self.schema.key:
+        schema = self.binding.schema
+        if not schema.key:
             return "no key"
-        texts = (cell.slices(self.raw)[row].decode(errors="replace") for cell in self.cells)
-        shown = (
-            text if column.mask is None else masked(text, column.mask)
-            for column, text in zip(self.schema.key_columns, texts, strict=True)
-        )
-        return ", ".join(f"{name}={text}" for name, text in zip(self.schema.key, shown, strict=True))
+        shown = map(self._shown, [row] * len(self.cells), schema.key_columns, self.cells, self.binding.key_readers)
+        return ", ".join(f"{name}={text}" for name, text in zip(schema.key, shown, strict=True))
+
+    def _shown(self, row: int, column: Column, cell: Cells, reader: Reader | None) -> object:
+        value = cell.take(np.array([row])).slices(self.raw)
+        if reader is not None:
+            return reader(value).array[0].as_py()
+        text = value[0].decode(errors="replace")
+        return text if column.mask is None else masked(text, column.mask)
 
 
 def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys) -> Iterator[Refusal]:
     if converted.unfit is not None:
         yield rows.refusal(
-            converted.unfit.row, "ValueRefused", table=str(keys.schema.id), column=column.name,
+            converted.unfit.row, "ValueRefused", table=str(keys.binding.schema.id), column=column.name,
             key=keys.words(converted.unfit.row), what=converted.unfit.what, lake_type=str(column.lake),
             carrier="string",
         )  # fmt: skip

@@ -11,6 +11,18 @@ import numpy as np
 
 from .messages import BEGIN, COMMIT, Messages
 
+SLICE_BYTES = 8 * 1024 * 1024
+"""raw bytes that are decoded together, far below what a string column can hold"""
+_WIDE_MESSAGE = 512
+
+
+def slice_bytes(size: int, messages: int) -> int:
+    """How many bytes of such messages are decoded together: more where rows are wide and few.
+
+    A column of few values costs its calls more than its values, and threads get in each other's way at every call.
+    """
+    return SLICE_BYTES * (2 if size > _WIDE_MESSAGE * messages else 1)
+
 
 class Intake:
     """Messages that wait: those up to the last commit, and those of the transaction that is still arriving."""
@@ -19,8 +31,8 @@ class Intake:
         self._complete: list[Messages] = []
         self._open: list[Messages] = []
         self.in_transaction = False
-        self.complete_bytes = 0
-        self.open_bytes = 0
+        self.complete_bytes = self._complete_messages = 0
+        self.open_bytes = self._open_messages = 0
         """what came after the last commit"""
 
     @property
@@ -32,6 +44,14 @@ class Intake:
     def pending_bytes(self) -> int:
         return self.complete_bytes + self.open_bytes
 
+    @property
+    def complete_is_worth_decoding(self) -> bool:
+        return self.complete_bytes >= slice_bytes(self.complete_bytes, self._complete_messages)
+
+    @property
+    def open_is_worth_decoding(self) -> bool:
+        return self.open_bytes >= slice_bytes(self.open_bytes, self._open_messages)
+
     def feed(self, messages: Sequence[bytes]) -> None:
         """Take CopyData payloads of XLogData ('w', its header, the pgoutput message), in the order of the stream."""
         some = messages if isinstance(messages, Messages) else Messages.of(messages)
@@ -42,23 +62,25 @@ class Intake:
             ended, some = some[: commit + 1], some[commit + 1 :]
             self._complete += [*self._open, ended]
             self.complete_bytes += self.open_bytes + ended.size
-            self._open, self.open_bytes = [], 0
+            self._complete_messages += self._open_messages + len(ended)
+            self._open, self.open_bytes, self._open_messages = [], 0, 0
         if some:
             self._open.append(some)
             self.open_bytes += some.size
+            self._open_messages += len(some)
         if begin != commit:
             self.in_transaction = begin > commit
 
     def take_complete(self) -> list[Messages]:
         """Everything up to the last commit."""
-        taken, self._complete, self.complete_bytes = self._complete, [], 0
+        taken, self._complete, self.complete_bytes, self._complete_messages = self._complete, [], 0, 0
         return taken
 
     def take_open(self) -> list[Messages]:
         """What the open transaction has so far. What is complete is to be taken before."""
         if self._complete:
             raise RuntimeError("take_open() before take_complete(): complete transactions are waiting")
-        taken, self._open, self.open_bytes = self._open, [], 0
+        taken, self._open, self.open_bytes, self._open_messages = self._open, [], 0, 0
         return taken
 
 

@@ -31,7 +31,7 @@ INSERT, UPDATE, DELETE = b"IUD"
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = b"SEcA"
 IGNORED = b"YOM"
 OLD_KEY, OLD_ROW, NEW_ROW = b"KON"
-TEXT, NULL, UNCHANGED = b"tnu"
+TEXT, BINARY, NULL, UNCHANGED = b"tbnu"
 
 _BODY = KIND_AT + 1
 _COMMIT = struct.Struct(">Bqqq")
@@ -99,17 +99,22 @@ class Messages(Sequence[bytes]):
 
 
 class Raw:
-    """Many messages in one buffer, with windows on it: the eight bytes at any position as one number."""
+    """Many messages in one buffer."""
 
     def __init__(self, parts: Sequence[Messages]) -> None:
         self.data = b"".join([*(part.data.data for part in parts), PADDING])
         self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
-        self._words: npt.NDArray[np.uint64] = np.ndarray((len(self.data) - 7,), np.uint64, self.data, strides=(1,))
 
     def words(self, at: Positions) -> npt.NDArray[np.uint64]:
-        word: npt.NDArray[np.uint64] = self._words[at]
-        # Picked in the machine's order and turned round after, they cost half of what NumPy takes to pick them turned.
-        return word.byteswap(inplace=True) if sys.byteorder == "little" else word
+        return words(self.bytes, at)
+
+
+def words(data: Bytes, at: Positions) -> npt.NDArray[np.uint64]:
+    """The eight bytes at each position as one number, the first byte the highest."""
+    window: npt.NDArray[np.uint64] = np.ndarray((len(data) - 7,), np.uint64, data, strides=(1,))
+    word = window[at]
+    # Picked in the machine's order and turned round after, they cost half of what NumPy takes to pick them turned.
+    return word.byteswap(inplace=True) if sys.byteorder == "little" else word
 
 
 @dataclass(frozen=True)

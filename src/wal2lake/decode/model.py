@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class TextNeeded(Exception):
+    """The stream has values in binary form that only their text can be read of. To be asked for anew, as text."""
+
+
 @dataclass(frozen=True)
 class RelationColumn:
     name: str

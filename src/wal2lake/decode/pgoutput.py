@@ -23,7 +23,7 @@ from ..errors import SourceError
 from ..position import ZERO, Lsn
 from .binding import Binding, Described
 from .columns import STREAM_EPOCH_US
-from .intake import Intake, slices
+from .intake import SLICE_BYTES, Intake, slices
 from .messages import (
     BEGIN,
     COMMIT,
@@ -51,8 +51,6 @@ from .undecoded import Part, Undecoded, by_table
 
 log = logging.getLogger(__name__)
 
-SLICE_BYTES = 8 * 1024 * 1024
-"""raw bytes that are decoded together, far below what a string column can hold"""
 _UNDESCRIBED = "a change came before the description of its table"
 _STREAM_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -114,13 +112,14 @@ class _Plan:
 class Decoder:
     """Takes the stream's messages in order and gives complete transactions, decoded, a cut at a time.
 
-    Transactions with a commit LSN below `position` are in the change log already and are left out whole. On one
+    Transactions with a commit LSN below `position` are in the change log already and are left out whole. `binary`: the
+    stream has values in binary form; TextNeeded is raised where only text will do. On one
     thread: `feed`, then `cut` or `spill`. Where reading has a thread of its own, that has an Intake, and what it takes
     out of it goes through `decode` on another, with a `boundary` wherever a manifest is to end.
     """
 
-    def __init__(self, resolve: Resolver, position: Lsn) -> None:
-        self._resolve = resolve
+    def __init__(self, resolve: Resolver, position: Lsn, binary: bool = False) -> None:
+        self._resolve, self._binary = resolve, binary
         self._position = position
         self._relations: dict[int, Described] = {}
         self._open: _Open | None = None
@@ -130,9 +129,9 @@ class Decoder:
         self._intake = Intake()
 
     @classmethod
-    def ahead(cls, resolve: Resolver, xid: int) -> Decoder:
+    def ahead(cls, resolve: Resolver, xid: int, binary: bool = False) -> Decoder:
         """For the changes of one transaction that still runs; marks stand for its commit."""
-        decoder = cls(resolve, ZERO)
+        decoder = cls(resolve, ZERO, binary)
         decoder._open = _Open(Begin(MARKED_LSN, MARKED_US - STREAM_EPOCH_US, xid), 0)
         return decoder
 
@@ -285,7 +284,7 @@ class Decoder:
             steps = described[oid]
             bounds = np.searchsorted(numbers, [number for number, _ in steps[1:]])
             for (_, relation), some in zip(steps, np.split(numbers, bounds), strict=True):
-                if len(some) and (binding := relation.bind(self._resolve)) is not None:
+                if len(some) and (binding := relation.bind(self._resolve, self._binary)) is not None:
                     yield binding, some
 
     def _truncations(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Truncation]]:
@@ -297,7 +296,7 @@ class Decoder:
                 relation = next((one for at, one in reversed(described.get(oid, [])) if at <= number), None)
                 if relation is None:
                     raise SourceError(operation="reading the stream", cause=_UNDESCRIBED)
-                if (binding := relation.bind(self._resolve)) is not None:
+                if (binding := relation.bind(self._resolve, self._binary)) is not None:
                     target = binding.target
                     yield target.schema.oid, Truncation(Lsn(begin.commit_lsn), seq, target.leaf, target.predicate)
 

@@ -1,7 +1,7 @@
 """Tuples of many row messages, walked column by column: for all rows at once, where each value lies.
 
 I: oid 'N' tuple      U: oid ['K'|'O' tuple] 'N' tuple      D: oid 'K'|'O' tuple
-tuple: count, then per column 'n', 'u', or 't' length text
+tuple: count, then per column 'n', 'u', or 't' (in a binary stream 'b') length value
 """
 
 from __future__ import annotations
@@ -12,14 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SourceError
-from .messages import DELETE, NEW_ROW, NULL, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
+from .messages import (
+    DELETE,
+    NEW_ROW,
+    NULL,
+    OLD_KEY,
+    OLD_ROW,
+    TEXT,
+    UNCHANGED,
+    UPDATE,
+    Bytes,
+    Mask,
+    Positions,
+    Raw,
+)
 from .values import Slices
 
 _OID = 4
 _COUNT = 2
 _LENGTH_BYTES = 4
 _LENGTH = np.uint64(0xFFFFFFFF)
-_KIND_SHIFT, _LENGTH_SHIFT, _COUNT_SHIFT = np.uint64(56), np.uint64(24), np.uint64(48)
+_LENGTH_SHIFT, _COUNT_SHIFT = np.uint64(24), np.uint64(48)
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,7 @@ class Cells:
     """One column of some tuples."""
 
     kind: Bytes
+    """TEXT for a value in either form, NULL or UNCHANGED"""
     start: Positions
     length: Positions
 
@@ -34,8 +48,8 @@ class Cells:
         return Cells(self.kind[rows], self.start[rows], self.length[rows])
 
     def slices(self, raw: Raw) -> Slices:
-        text = self.kind == TEXT
-        return Slices(raw.bytes, self.start, self.length, None if text.all() else text)
+        present = self.kind == TEXT
+        return Slices(raw.bytes, self.start, self.length, None if present.all() else present)
 
     @staticmethod
     def concatenated(first: Cells, second: Cells) -> Cells:
@@ -62,27 +76,27 @@ class Tuples:
         return self.old_rank >= 0
 
 
-def walk(raw: Raw, ops: Bytes, at: Positions, end: Positions, columns: int) -> Tuples:
-    """`at` and `end` are the positions of the messages' kind bytes and of their ends."""
+def walk(raw: Raw, ops: Bytes, at: Positions, end: Positions, columns: int, form: int = TEXT) -> Tuples:
+    """`at` and `end` are the positions of the messages' kind bytes and of their ends. All values have one form."""
     marker = raw.bytes[at + 1 + _OID]
     body = at + 2 + _OID
     old_rows = np.flatnonzero(marker != NEW_ROW)
     if not len(old_rows):
-        new, stop = _walk(raw, body, columns)
+        new, stop = _walk(raw, body, columns, form)
         _require((stop == end).all() and not (ops == DELETE).any())
         return Tuples(marker, new, np.arange(len(at)), (), np.full(len(at), -1))
     first = marker[old_rows]
     _require(
         (((first == OLD_KEY) | (first == OLD_ROW)) & ((ops[old_rows] == DELETE) | (ops[old_rows] == UPDATE))).all()
     )
-    old, stop = _walk(raw, body[old_rows], columns)
+    old, stop = _walk(raw, body[old_rows], columns, form)
     body[old_rows] = stop
     followed = np.zeros(len(at), np.bool_)
     followed[old_rows] = True
     new_rows = np.flatnonzero(ops != DELETE)
     after_old = body[followed & (ops != DELETE)]
     _require((raw.bytes[after_old] == NEW_ROW).all() and (body[ops == DELETE] == end[ops == DELETE]).all())
-    new, stop = _walk(raw, (body + followed)[new_rows], columns)
+    new, stop = _walk(raw, (body + followed)[new_rows], columns, form)
     _require((stop == end[new_rows]).all())
     return Tuples(marker, new, _rank(len(at), new_rows), old, _rank(len(at), old_rows))
 
@@ -93,24 +107,28 @@ def _rank(count: int, rows: Positions) -> Positions:
     return rank
 
 
-def _walk(raw: Raw, at: Positions, columns: int) -> tuple[tuple[Cells, ...], Positions]:
+def _walk(raw: Raw, at: Positions, columns: int, form: int) -> tuple[tuple[Cells, ...], Positions]:
     _require((raw.words(at) >> _COUNT_SHIFT == columns).all())
     cursor: npt.NDArray[np.int64] = at + _COUNT
     cells = []
     for _ in range(columns):
         word = raw.words(cursor)
-        kind = (word >> _KIND_SHIFT).astype(np.uint8)
-        length = ((word >> _LENGTH_SHIFT) & _LENGTH).astype(np.int64)
-        start = cursor + 1 + _LENGTH_BYTES
-        text = kind == TEXT
-        if text.all():
+        kind = raw.bytes[cursor]
+        word >>= _LENGTH_SHIFT
+        word &= _LENGTH
+        length = word.view(np.int64)
+        start = cursor + (1 + _LENGTH_BYTES)
+        present = kind == form
+        if form != TEXT:
+            kind += present.view(np.uint8) * np.uint8(TEXT - form)
+        if present.all():
             cursor = start + length
         else:
-            _require((text | (kind == NULL) | (kind == UNCHANGED)).all())
-            length *= text
+            _require((present | (kind == NULL) | (kind == UNCHANGED)).all())
+            length *= present
             cursor = start + length
-            # A cell without a text is no more than its kind.
-            np.subtract(cursor, _LENGTH_BYTES, out=cursor, where=~text)
+            # A cell without a value is no more than its kind.
+            cursor -= (~present).view(np.uint8) * np.uint8(_LENGTH_BYTES)
         cells.append(Cells(kind, start, length))
     return tuple(cells), cursor
 

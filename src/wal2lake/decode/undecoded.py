@@ -17,7 +17,7 @@ from .model import DecodedTable, Refusals
 
 log = logging.getLogger(__name__)
 
-_PIECE_CELLS = 1 << 20
+_PIECE_CELLS = 1 << 21
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,9 @@ def convert(text: Slices, lake: LakeType) -> Converted:
     match lake.kind:
         case Kind.BOOLEAN:
             true = pa.py_buffer(np.packbits(text.data[text.start] == ord("t"), bitorder="little"))
-            return Converted(pa.Array.from_buffers(pa.bool_(), len(text), [_bitmap(text), true]))
+            return Converted(pa.Array.from_buffers(pa.bool_(), len(text), [bitmap(text), true]))
         case Kind.STRING:
-            return _strings(text)
+            return strings(text)
         case Kind.BINARY:
             return Converted(_binary(text))
     try:
@@ -123,7 +123,7 @@ def views(text: Slices, type: pa.DataType) -> pa.Array:
     # Buffers overlap, so that a text of up to a gigabyte, PostgreSQL's limit, lies whole in the one it begins in.
     reach = range(0, len(text.data), 1 << _REACH_BITS)
     buffers = [pa.py_buffer(text.data[begin : begin + (2 << _REACH_BITS)]) for begin in reach]
-    return pa.Array.from_buffers(type, count, [_bitmap(text), pa.py_buffer(view), *buffers])
+    return pa.Array.from_buffers(type, count, [bitmap(text), pa.py_buffer(view), *buffers])
 
 
 def contiguous(text: Slices) -> tuple[Bytes, Positions]:
@@ -134,7 +134,8 @@ def contiguous(text: Slices) -> tuple[Bytes, Positions]:
     return np.frombuffer(data, np.uint8, int(at[-1])) if at[-1] else np.empty(0, np.uint8), at
 
 
-def _bitmap(text: Slices) -> pa.Buffer | None:
+def bitmap(text: Slices) -> pa.Buffer | None:
+    """Which are not NULL, as Arrow has it."""
     return None if text.valid is None else pa.py_buffer(np.packbits(text.valid, bitorder="little"))
 
 
@@ -148,7 +149,8 @@ def _parsed(text: Slices, lake: LakeType) -> pa.Array:
     return array.cast(arrow_type(lake))
 
 
-def _strings(text: Slices) -> Converted:
+def strings(text: Slices) -> Converted:
+    """The texts as they are."""
     array = views(text, pa.binary_view()).cast(pa.binary())
     data = array.buffers()[2]
     if not data or int(np.frombuffer(data, np.uint8).max()) < _ASCII:
@@ -178,7 +180,7 @@ def _binary(text: Slices) -> pa.Array:
         raise ValueError("bytea_output is not hex")
     value = pa.py_buffer(binascii.unhexlify(data.data))
     at = pa.py_buffer((offsets // 2).astype(np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(text), [_bitmap(text), at, value])
+    return pa.Array.from_buffers(pa.binary(), len(text), [bitmap(text), at, value])
 
 
 def _parsed_by_form(text: Slices, lake: LakeType) -> Converted:

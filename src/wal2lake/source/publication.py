@@ -76,6 +76,12 @@ def tables_of(conn: Connection, name: str) -> frozenset[int]:
     return frozenset(row[0] for row in rows)
 
 
+def types_in(conn: Connection, name: str) -> list[tuple[int, int]]:
+    """The oid and typmod of every type that a column of a publication's tables has."""
+    with explained("reading", f"publication {name}"):
+        return [(oid, typmod) for oid, typmod in conn.execute(query("published_types"), {"name": name})]
+
+
 def drop(conn: Connection, name: str) -> None:
     with explained("dropping", f"publication {name}"):
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))

@@ -29,6 +29,7 @@ from .connect import replication_connect, server_name
 
 STREAMING_SINCE = 140000
 """servers from this version on can send a transaction while it runs (protocol version 2)"""
+BINARY_SINCE = 140000
 _KEEPALIVE = ord("k")
 _POSTGRES_EPOCH = 946_684_800
 _DRAIN_BYTES = 4 * 1024 * 1024
@@ -60,8 +61,10 @@ class ReplicationStream:
     """One START_REPLICATION. Positions only grow; `close` ends it."""
 
     def __init__(
-        self, source: SourceConfig, slot: str, publication: str, start: Lsn, *, group: str, pace: Pace | None = None
-    ) -> None:
+        self, source: SourceConfig, slot: str, publication: str, start: Lsn, *, group: str, pace: Pace | None = None,
+        binary: bool = False,
+    ) -> None:  # fmt: skip
+        """`binary`: values are wanted in binary form, as far as their types have one."""
         self._source, self._slot, self._publication = source, slot, publication
         self._pace = pace or Pace()
         self.acknowledged = start
@@ -74,6 +77,8 @@ class ReplicationStream:
         self._pgconn = replication_connect(source, group)
         self.streaming = source.streaming and self._pgconn.server_version >= STREAMING_SINCE
         """whether transactions may come in blocks before they commit"""
+        self.binary = binary and self._pgconn.server_version >= BINARY_SINCE
+        """whether values have their binary form"""
         try:
             self._start(start)
         except BaseException:
@@ -86,6 +91,8 @@ class ReplicationStream:
         self._pgconn.notice_handler = self._notice
         names = '"' + self._publication.replace('"', '""') + '"'
         version = "proto_version '2', streaming 'on'" if self.streaming else "proto_version '1'"
+        if self.binary:
+            version += ", binary 'true'"
         options = f"{version}, publication_names '{names.replace(chr(39), chr(39) * 2)}'"
         command = f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start} ({options})'
         result = self._pgconn.exec_(command.encode())
