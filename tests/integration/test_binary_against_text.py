@@ -209,6 +209,22 @@ def test_text_is_asked_for_at_once_where_the_catalog_tells(
     assert [row["v"] for row in captured.changes("public.t")] == ["10.0.0.1"]
 
 
+def test_a_stream_is_opened_though_a_table_is_being_altered(
+    database: Database, tmp_path: Path, streams: Streams
+) -> None:
+    captured = CapturedGroup(database, tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    captured.begin("public.t", "public.u").close()
+    altering = database.connect(autocommit=False)
+    altering.execute("ALTER TABLE t ADD w interval")
+    with RunningPump(captured) as pump:
+        database.execute("INSERT INTO u VALUES (1)")
+        pump.catch_up()
+        altering.commit()
+    assert streams.binary == [True]
+    assert [row["id"] for row in captured.changes("public.u")] == [1]
+
+
 def test_text_is_asked_for_where_it_is_wanted(database: Database, tmp_path: Path, streams: Streams) -> None:
     captured = CapturedGroup(database, tmp_path)
     source = captured.config.source.model_copy(update={"binary": False})

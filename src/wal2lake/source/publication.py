@@ -77,7 +77,7 @@ def tables_of(conn: Connection, name: str) -> frozenset[int]:
 
 
 def types_in(conn: Connection, name: str) -> list[tuple[int, int]]:
-    """The oid and typmod of every type that a column of a publication's tables has."""
+    """The oid and typmod of every type that columns have of tables which a publication names. Waits for no lock."""
     with explained("reading", f"publication {name}"):
         return [(oid, typmod) for oid, typmod in conn.execute(query("published_types"), {"name": name})]
 

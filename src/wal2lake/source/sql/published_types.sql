@@ -1,7 +1,8 @@
--- The types of all columns of the tables in a publication.
+-- The types of all columns of the tables that a publication names, or of all tables. Those that it holds by their schema
+-- are not among them. Only catalogs are read: the view of published tables would wait for whoever alters one.
 SELECT DISTINCT a.atttypid::int8, a.atttypmod
-FROM pg_publication_tables p
-JOIN pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+FROM pg_publication p
+JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.oid >= 16384
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE p.pubname = %(name)s
+  AND (p.puballtables OR c.oid IN (SELECT prrelid FROM pg_publication_rel WHERE prpubid = p.oid))
