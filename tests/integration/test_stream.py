@@ -17,7 +17,7 @@ from wal2lake.config import SourceConfig
 from wal2lake.errors import ConnectionFailed, SlotInUse, SlotLost
 from wal2lake.position import Lsn
 from wal2lake.source import connect, mark, slot
-from wal2lake.source.stream import Pace, ReplicationStream
+from wal2lake.source.stream import Patience, ReplicationStream
 
 SLOT, PUBLICATION = "wal2lake_s", "a \"publication\", with 'quotes'"
 
@@ -34,8 +34,8 @@ def start(source: SourceConfig) -> Lsn:
         return held.snapshot.lsn
 
 
-def opened(source: SourceConfig, at: Lsn, pace: Pace | None = None) -> ReplicationStream:
-    return ReplicationStream(source, SLOT, PUBLICATION, at, group="s", pace=pace)
+def opened(source: SourceConfig, at: Lsn, patience: Patience | None = None) -> ReplicationStream:
+    return ReplicationStream(source, SLOT, PUBLICATION, at, group="s", patience=patience)
 
 
 def read_until(stream: ReplicationStream, end: Lsn) -> list[bytes]:
@@ -97,7 +97,7 @@ def confirmed(database: Database) -> Lsn:
 
 
 def test_a_status_update_goes_out_by_itself(source: SourceConfig, database: Database) -> None:
-    with opened(source, start(source), Pace(status=0.2)) as stream:
+    with opened(source, start(source), Patience(status=0.2)) as stream:
         query = (
             "SELECT reply_time FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
             f" WHERE slot_name = '{SLOT}'"
@@ -116,8 +116,8 @@ def test_a_server_that_has_gone_silent_is_given_up(source: SourceConfig, databas
     url = urlsplit(database.dsn)
     with Proxy(url.hostname or "127.0.0.1", url.port or 5432) as proxy:
         through = urlunsplit(url._replace(netloc=url.netloc.rpartition(":")[0] + f":{proxy.port}"))
-        pace = Pace(status=0.1, ask=0.3, give_up=0.7)
-        with opened(SourceConfig(dsn=through), at, pace) as stream:
+        patience = Patience(status=0.1, ask=0.3, give_up=0.7)
+        with opened(SourceConfig(dsn=through), at, patience) as stream:
             began = time.monotonic()
             while time.monotonic() - began < 2:
                 stream.read(0.1)  # silence alone, with a server that answers, is no reason

@@ -33,7 +33,7 @@ from ..errors import (
 )
 from ..position import ZERO, Lsn
 from ..source import Connection, ServerFacts, connect, publication, selection, server_facts, slot, timeline
-from ..source.stream import Pace, ReplicationStream
+from ..source.stream import Patience, ReplicationStream
 from .session import REPORT_SECONDS, Session
 from .store import logged_in
 
@@ -99,9 +99,9 @@ class Owner(Protocol):
 class Pump:
     """Runs sessions until it is told to stop or an error stays."""
 
-    def __init__(self, config: Config, group: GroupConfig, owner: Owner, pace: Pace | None = None) -> None:
+    def __init__(self, config: Config, group: GroupConfig, owner: Owner, patience: Patience | None = None) -> None:
         self.config = config.model_copy(update={"tables": config.tables_of(group)})
-        self.group, self.owner, self.pace = group, owner, pace
+        self.group, self.owner, self.patience = group, owner, patience
         self.changelog = ChangeLog(config.changelog_path, group.name)
         self.publication = publication.used_by(group)
         self.report = CaptureReport()
@@ -161,7 +161,7 @@ class Pump:
             # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
             source = source.model_copy(update={"streaming": False})
         with ReplicationStream(
-            source, self.slot, self.publication, start, group=self.group.name, pace=self.pace, binary=binary
+            source, self.slot, self.publication, start, group=self.group.name, patience=self.patience, binary=binary
         ) as stream:
             session = Session(self, stream, start)
             try:

@@ -44,7 +44,7 @@ _STATUS = struct.Struct(">cQQQqB")
 
 
 @dataclass(frozen=True)
-class Pace:
+class Patience:
     """How often we speak, and how long silence is borne. Seconds."""
 
     status: float = 10.0
@@ -61,12 +61,12 @@ class ReplicationStream:
     """One START_REPLICATION. Positions only grow; `close` ends it."""
 
     def __init__(
-        self, source: SourceConfig, slot: str, publication: str, start: Lsn, *, group: str, pace: Pace | None = None,
-        binary: bool = False,
+        self, source: SourceConfig, slot: str, publication: str, start: Lsn, *, group: str,
+        patience: Patience | None = None, binary: bool = False,
     ) -> None:  # fmt: skip
         """`binary`: values are wanted in binary form, as far as their types have one."""
         self._source, self._slot, self._publication = source, slot, publication
-        self._pace = pace or Pace()
+        self._patience = patience or Patience()
         self.acknowledged = start
         """the position that the server has been told"""
         self.received = start
@@ -125,10 +125,10 @@ class ReplicationStream:
         while True:
             # Its silence means nothing while nobody listens.
             self._heard, self._asked = time.monotonic(), None
-            if time.monotonic() - self._told >= self._pace.staying:
+            if time.monotonic() - self._told >= self._patience.staying:
                 self._tell()
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or self._wait(min(remaining, self._pace.staying), wake, reading=False):
+            if remaining <= 0 or self._wait(min(remaining, self._patience.staying), wake, reading=False):
                 return
 
     def acknowledge(self, lsn: Lsn) -> None:
@@ -226,17 +226,17 @@ class ReplicationStream:
 
     def _keep_up(self) -> None:
         now = time.monotonic()
-        if self._asked is not None and now - self._asked > self._pace.give_up:
+        if self._asked is not None and now - self._asked > self._patience.give_up:
             self._connection_failed(f"no sign of life for {now - self._heard:.0f} s")
-        if self._asked is None and now - self._heard > self._pace.ask:
+        if self._asked is None and now - self._heard > self._patience.ask:
             self._asked = now
             self._tell(reply=True)
-        elif now - self._told > self._pace.status:
+        elif now - self._told > self._patience.status:
             self._tell()
 
     def _next_duty(self) -> float:
-        silence = self._heard + self._pace.ask if self._asked is None else self._asked + self._pace.give_up
-        return max(0.01, min(self._told + self._pace.status, silence) - time.monotonic() + 0.01)
+        silence = self._heard + self._patience.ask if self._asked is None else self._asked + self._patience.give_up
+        return max(0.01, min(self._told + self._patience.status, silence) - time.monotonic() + 0.01)
 
     def _wait(self, timeout: float, wake: Sequence[int], reading: bool = True) -> bool:
         poll = select.poll()
