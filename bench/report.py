@@ -55,12 +55,14 @@ class Earlier:
 
 def previous(outcome: Outcome, results: Path = RESULTS, baseline: Path = BASELINE) -> dict[Identity, Earlier]:
     """The newest earlier figures of runs of the same size."""
+    # Files have their run's time to the second: this run's own file is not an earlier one.
+    began = outcome.when.replace(microsecond=0)
     found: dict[Identity, Earlier] = {}
     for file in [baseline, *sorted(results.glob("*.json"))]:
         content = json.loads(file.read_text("utf-8")) if file.exists() else {}
         options = content.get("options", {})
         same_size = (options.get("scale"), options.get("full", False)) == (outcome.options.scale, outcome.options.full)
-        if same_size and datetime.fromisoformat(content["when"]) < outcome.when:
+        if same_size and datetime.fromisoformat(content["when"]) < began:
             for ratio in content.get("ratios", ()):
                 identity = ratio["name"], ratio["load"], ratio["peer_name"]
                 found[identity] = Earlier(ratio["ours"], content["when"][:10])

@@ -72,6 +72,12 @@ def test_the_newest_earlier_run_of_the_same_size_is_the_previous_result(tmp_path
     assert found == {CAPTURE.identity: Earlier(6.0, "2026-03-03")}
 
 
+def test_a_run_is_not_its_own_previous_result(tmp_path: Path) -> None:
+    when = WHEN.replace(microsecond=5)
+    report.write(outcome(CAPTURE, when=when), tmp_path)
+    assert previous(outcome(CAPTURE, when=when), tmp_path, tmp_path / "none") == {}
+
+
 def test_another_load_or_peer_is_another_figure(tmp_path: Path) -> None:
     write(
         tmp_path,
