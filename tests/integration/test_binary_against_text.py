@@ -196,6 +196,27 @@ def test_a_column_that_needs_text_turns_the_stream_to_text(
     assert all(report.error is None for report in pump.reports), "it is no failure"
 
 
+def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
+    database: Database, tmp_path: Path, streams: Streams
+) -> None:
+    captured = CapturedGroup(database, tmp_path)
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    captured.begin("public.t").close()
+    with RunningPump(captured) as pump:
+        pump.catch_up()
+        database.execute("ALTER TABLE t ADD w interval")
+        # More than one slice, so that it is decoded before its commit comes.
+        database.execute(
+            "INSERT INTO t SELECT i, repeat('x', 1000), i * interval '1 s' FROM generate_series(1, 30000) i"
+        )
+        pump.catch_up()
+    assert streams.binary == [True, False]
+    rows = captured.changes("public.t")
+    assert [row["id"] for row in rows] == list(range(1, 30001))
+    assert rows[59]["w"] == "00:01:00"
+
+
 def test_text_is_asked_for_at_once_where_the_catalog_tells(
     database: Database, tmp_path: Path, streams: Streams
 ) -> None:
