@@ -319,7 +319,7 @@ def test_rows_written_before_an_alter_keep_the_shape_they_were_written_in(captur
     captured.start()
     captured.catch_up()
     oid = captured.oid("public.t")
-    assert [schema.names for schema in captured.log.schemas(oid)] == [("id", "v"), ("id", "v", "n"), ("id", "n")]
+    assert [schema.names for schema in captured.log.schemas.of(oid)] == [("id", "v"), ("id", "v", "n"), ("id", "n")]
     assert [str(column.lake) for column in captured.log.schema(oid, 2).columns] == ["int", "string", "decimal(8,2)"]
     assert [row["id"] for row in captured.changes("public.t")] == [1, 2, 3]
 

@@ -21,6 +21,14 @@ def replace(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
+def read(path: Path) -> str | None:
+    """What a file holds; None if there is none."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+
+
 def _write_temporary(path: Path, text: str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:

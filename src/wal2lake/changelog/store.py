@@ -6,7 +6,7 @@
       stored.json, timeline.json     what the source must know, see `witness`
       manifests/<n>.json     one cut each, n contiguous
       segments/<oid>/*.parquet
-      schemas/<oid>/<v>.json
+      schemas/<oid>/<v>.json     see `schemas`
 
 A file appears under its name whole and on disk, or not at all; a manifest is never written over. What no manifest
 names is rubbish. One process writes (it holds the group's lock), any number read.
@@ -18,10 +18,9 @@ import fcntl
 import json
 import os
 import shutil
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -31,8 +30,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
-from .durable import create, replace, sync_directory
+from .durable import create, read, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
+from .schemas import Schemas
 from .witness import Witness
 
 if TYPE_CHECKING:
@@ -92,12 +92,11 @@ class ChangeLog:
         self._last = 0
         self._oldest = 0
         self._group_file: tuple[tuple[int, int], dict[str, Any]] | None = None
-        self._schemas: dict[int, list[TableSchema]] = {}
-        self._schemas_lock = threading.Lock()
+        self.schemas = Schemas(self.directory / "schemas")
 
     def create(self, identity: Identity, slot: str) -> None:
         """Make the log's directory, for a slot that is about to be made. A log that is there keeps what it has."""
-        for directory in (self._manifests, self.directory / "segments", self.directory / "schemas"):
+        for directory in (self._manifests, self.directory / "segments", self.schemas.directory):
             directory.mkdir(parents=True, exist_ok=True)
         sync_directory(self.directory.parent)
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
@@ -132,7 +131,7 @@ class ChangeLog:
         """Delete the whole log."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self._cache.clear()
-        self._schemas.clear()
+        self.schemas.forget()
         self._last = self._oldest = 0
         self._group_file = None
 
@@ -173,7 +172,7 @@ class ChangeLog:
     def acknowledged(self) -> Lsn:
         """The highest position that the source may have been told; a slot beyond it was moved by somebody else."""
         position = self.position()
-        text = self._read(self.directory / "acknowledged.json")
+        text = read(self.directory / "acknowledged.json")
         return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
 
     def record_acknowledged(self, lsn: Lsn) -> None:
@@ -240,7 +239,7 @@ class ChangeLog:
     def read(self, number: int) -> Manifest:
         if (manifest := self._cache.get(number)) is not None:
             return manifest
-        text = self._read(self._manifest_path(number))
+        text = read(self._manifest_path(number))
         if text is None:
             raise self._damaged(f"manifest {number} is missing")
         try:
@@ -278,40 +277,12 @@ class ChangeLog:
             sync_directory(directory.parent)
         return directory
 
-    def schema_version(self, schema: TableSchema) -> int:
-        """The version under which a schema is on disk; one that differs from the last gets the next number."""
-        directory = self.directory / "schemas" / str(schema.oid)
-        while True:
-            known = self.schemas(schema.oid)
-            if known and known[-1] == schema:
-                return len(known)
-            number = len(known) + 1
-            directory.mkdir(parents=True, exist_ok=True)
-            sync_directory(directory.parent)
-            # A number that is taken is another process's: capture writes what it sees, control what is masked.
-            with suppress(FileExistsError):
-                create(directory / f"{number}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
-                return number
-
-    def schemas(self, oid: int) -> list[TableSchema]:
-        """All versions of a table's schema that have been written, oldest first."""
-        with self._schemas_lock:
-            known = self._schemas.setdefault(oid, [])
-            while (text := self._read(self.directory / "schemas" / str(oid) / f"{len(known) + 1}.json")) is not None:
-                known.append(TableSchema.from_json(json.loads(text)))
-        return known
-
-    def last_schema(self, oid: int) -> TableSchema | None:
-        """The newest of them."""
-        return next(reversed(self.schemas(oid)), None)
-
     def schema(self, oid: int, version: int) -> TableSchema:
-        known = self._schemas.get(oid, [])
-        if version > len(known):
-            known = self.schemas(oid)
-        if not 0 < version <= len(known):
+        """A version of a table's schema that a segment names."""
+        schema = self.schemas.get(oid, version)
+        if schema is None:
             raise self._damaged(f"version {version} of the schema of table {oid} is missing")
-        return known[version - 1]
+        return schema
 
     def commits(self, segment: Segment) -> tuple[Lsn, Lsn]:
         """The lowest and the highest commit LSN in a segment."""
@@ -407,7 +378,7 @@ class ChangeLog:
         return self._group_file[1]
 
     def _parse_group(self, path: Path) -> dict[str, Any]:
-        text = self._read(path) or ""
+        text = read(path) or ""
         try:
             data: dict[str, Any] = json.loads(text)
         except ValueError:
@@ -424,12 +395,6 @@ class ChangeLog:
             "pending": pending,
         }  # fmt: skip
         replace(self.directory / "group.json", json.dumps(data, indent=1))
-
-    def _read(self, path: Path) -> str | None:
-        try:
-            return path.read_text("utf-8")
-        except FileNotFoundError:
-            return None
 
     def _damaged(self, cause: str) -> ChangeLogDamaged:
         return ChangeLogDamaged(group=self.group, path=str(self.directory), cause=cause)

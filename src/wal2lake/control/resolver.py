@@ -64,7 +64,7 @@ class Resolver:
             schema = self._from_message(conn, relation, root, current, table)
         else:
             schema = current if current.partitioned else _with_identity(current, relation)
-        last = self._log.last_schema(root)
+        last = self._log.schemas.last(root)
         lost = selection.lost_masks(self._by_name(), last, schema)
         if not fitting or lost or (last is None and self._of_unknown_masks(conn, table, root)):
             # The names stay with it, so that the next look at it does not take it for a table without masks.
@@ -73,7 +73,7 @@ class Resolver:
         # Bounds of a partition may be values that a mask is to hide, and mean nothing to masked ones.
         bounded = leaf is not None and not schema.masked
         predicate = self._predicate(conn, leaf) if leaf is not None and bounded else None
-        return Target(schema, self._log.schema_version(schema), leaf, predicate)
+        return Target(schema, self._log.schemas.version(schema), leaf, predicate)
 
     def glance(self, relation: Relation) -> Target | None:
         """The answer for a transaction that runs: only where the catalog agrees with it, and without waiting.
@@ -142,7 +142,7 @@ class Resolver:
     def _from_message(
         self, conn: Connection, relation: Relation, root: int, current: TableSchema | None, table: CatalogTable | None
     ) -> TableSchema:
-        written = self._log.schemas(root)
+        written = self._log.schemas.of(root)
         known = [schema for schema in (current, *reversed(written)) if schema is not None]
         types = catalog.types(conn, [column.type_oid for column in relation.columns])
         id = current.id if current is not None else TableId(relation.namespace, relation.name)

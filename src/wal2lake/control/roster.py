@@ -134,8 +134,8 @@ class Roster:
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
         for schema in schemas:
-            if schema.masked and ((known := self._log.last_schema(schema.oid)) is None or not known.masked):
-                self._log.schema_version(schema)
+            if schema.masked and ((known := self._log.schemas.last(schema.oid)) is None or not known.masked):
+                self._log.schemas.version(schema)
 
     def _begin(self, tables: Sequence[TableRun]) -> None:
         """Tables that are new here."""

@@ -328,7 +328,7 @@ class GroupScheduler:
         self._copies.start(tables, opened)
 
     def _may_copy(self, schema: TableSchema) -> None:
-        selection.require_masks(self._settings, self._log.last_schema(schema.oid), schema)
+        selection.require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
 
     def _copied(self, table: TableRun) -> None:
         if self._lost is None:

@@ -27,8 +27,8 @@ SCHEMA = TableSchema(
 
 def segment(log: ChangeLog, *commits: int) -> Segment:
     batch = pa.record_batch({"id": pa.array(range(len(commits)), pa.int32()), "_commit_lsn": pa.array(commits)})
-    writer = SegmentWriter(log, 42, log.schema_version(SCHEMA), batch.schema)
-    writer.write(Rows(42, log.schema_version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
+    writer = SegmentWriter(log, 42, log.schemas.version(SCHEMA), batch.schema)
+    writer.write(Rows(42, log.schemas.version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
     return writer.finish()
 
 
@@ -187,10 +187,10 @@ def test_what_the_source_was_told_is_remembered_until_it_is_told_less_or_the_log
 def test_schemas_get_a_version_when_they_differ_from_the_last(log: ChangeLog) -> None:
     wider = TableSchema(42, SCHEMA.id, (*SCHEMA.columns, Column("v", 25, -1, "text", LakeType.parse("string"))),
                         ("id",), Identity.DEFAULT)  # fmt: skip
-    assert [log.schema_version(s) for s in (SCHEMA, SCHEMA, wider, SCHEMA)] == [1, 1, 2, 3]
+    assert [log.schemas.version(s) for s in (SCHEMA, SCHEMA, wider, SCHEMA)] == [1, 1, 2, 3]
     fresh = reopened(log)
     assert [fresh.schema(42, n) for n in (1, 2, 3)] == [SCHEMA, wider, SCHEMA]
-    assert fresh.schema_version(SCHEMA) == 3
+    assert fresh.schemas.version(SCHEMA) == 3
     with pytest.raises(ChangeLogDamaged):
         fresh.schema(42, 4)
 
@@ -214,7 +214,7 @@ def test_remove_leaves_nothing(log: ChangeLog) -> None:
 
 
 def test_a_segment_whose_writing_failed_can_not_be_finished(log: ChangeLog) -> None:
-    version = log.schema_version(SCHEMA)
+    version = log.schemas.version(SCHEMA)
     writer = SegmentWriter(log, 42, version, pa.schema([("id", pa.int64())]))
     with pytest.raises(ValueError, match="schema"):
         writer.write(Rows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
