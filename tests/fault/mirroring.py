@@ -105,9 +105,11 @@ class Mirrored:
         for name in names:
             self._until(name, lambda table: table.state == "STREAMING", "streaming")
 
-    def fails(self, name: str) -> TableStatus:
-        """Wait until a table is ERRORED; how it stands then, with its reason and remedy."""
-        table = self._until(name, lambda table: table.state == "ERRORED", "errored")
+    def fails(self, name: str, reason: str = "") -> TableStatus:
+        """Wait until a table is ERRORED for a reason with these words in it; how it stands then, with its remedy."""
+        table = self._until(
+            name, lambda table: table.state == "ERRORED" and reason in str(table.error), f"errored: {reason}"
+        )
         assert table.error and table.remedy and table.retry_at is not None
         return table
 

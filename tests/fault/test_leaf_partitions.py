@@ -130,7 +130,8 @@ def test_a_leaf_that_is_detached_does_not_lose_the_mask_of_its_root(
             f"INSERT INTO parts_1 VALUES (2, '{SECRET}'); ALTER TABLE parts_1 ADD COLUMN w text;"
         )
         database.execute(f"INSERT INTO parts_1 VALUES (3, '{SECRET}', '{SECRET}'); INSERT INTO parts VALUES (299, 'x')")
-        assert "masks of public.parts" in str(mirrored.fails("parts_1").error)
+        # Rows whose values were withheld ask for a copy first, and that is what is refused.
+        mirrored.fails("parts_1", "masks of public.parts")
         _becomes(mirrored, "parts_3", ("id", "v"), HASHED.format("parts_3"))
         mirrored.resync("parts_1")
         database.execute(f"INSERT INTO parts_1 VALUES (4, '{SECRET}', NULL)")
