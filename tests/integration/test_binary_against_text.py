@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 
 from capturing import CapturedGroup
@@ -35,10 +34,6 @@ def source(database: Database) -> Iterator[Source]:
     made = Source(psycopg.connect(database.dsn, autocommit=True))
     yield made
     made.close()
-
-
-def batches(cut: Cut) -> list[tuple[int, pa.RecordBatch]]:
-    return [(decoded.schema.oid, decoded.batch) for decoded in cut.tables]
 
 
 def assert_same(source: Source) -> Cut:
@@ -165,15 +160,20 @@ def captured(database: Database, tmp_path: Path) -> CapturedGroup:
     return CapturedGroup(database, tmp_path)
 
 
+def mirrored_table(captured: CapturedGroup, columns: str) -> Database:
+    """Table t, from whose first row on all is captured."""
+    captured.database.execute(f"CREATE TABLE t ({columns})")
+    captured.begin("public.t").close()
+    return captured.database
+
+
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     return Streams(monkeypatch)
 
 
 def test_a_column_that_needs_text_turns_the_stream_to_text(captured: CapturedGroup, streams: Streams) -> None:
-    database = captured.database
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    captured.begin("public.t").close()
+    database = mirrored_table(captured, "id int PRIMARY KEY, v text")
     with RunningPump(captured) as pump:
         database.execute("INSERT INTO t VALUES (1, 'a')")
         pump.catch_up()
@@ -193,10 +193,8 @@ def test_a_column_that_needs_text_turns_the_stream_to_text(captured: CapturedGro
 def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
     captured: CapturedGroup, streams: Streams
 ) -> None:
-    database = captured.database
-    database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    captured.begin("public.t").close()
+    captured.database.execute(f"ALTER DATABASE \"{captured.database.name}\" SET logical_decoding_work_mem = '64kB'")
+    database = mirrored_table(captured, "id int PRIMARY KEY, v text")
     with RunningPump(captured) as pump:
         pump.catch_up()
         database.execute("ALTER TABLE t ADD w interval")
@@ -212,9 +210,7 @@ def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
 
 
 def test_text_is_asked_for_at_once_where_the_catalog_tells(captured: CapturedGroup, streams: Streams) -> None:
-    database = captured.database
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v inet)")
-    captured.begin("public.t").close()
+    database = mirrored_table(captured, "id int PRIMARY KEY, v inet")
     with RunningPump(captured) as pump:
         database.execute("INSERT INTO t VALUES (1, '10.0.0.1')")
         pump.catch_up()

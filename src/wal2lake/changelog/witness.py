@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..position import Lsn
-from .durable import replace
+from .durable import read, replace
 
 
 class Witness:
@@ -50,8 +50,5 @@ class Witness:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    return data
+    text = read(path)
+    return None if text is None else json.loads(text)

@@ -42,7 +42,7 @@ from ..decode import (
     slice_bytes,
     slices,
 )
-from ..decode.columns import STREAM_EPOCH_US
+from ..decode.messages import STREAM_EPOCH_US
 from ..errors import SourceError
 from ..position import Lsn
 from .assembly import Assembly, Growing, tables_of

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from ..pgtypes import NUMERIC, Kind, LakeType, Masking, lake_type
 from ..schema import Column
-from .messages import Bytes, Mask, words
-from .values import Converted, Slices, Unfit, bitmap, strings, views
+from .messages import STREAM_EPOCH_US, Bytes, Mask, sixteens, words
+from .values import Converted, Slices, Unfit, bitmap, booleans, strings, views
 
 Reader = Callable[[Slices], Converted]
 
@@ -26,11 +26,10 @@ _BOOL, _BYTEA, _NAME, _INT8, _INT2, _INT4, _TEXT = 16, 17, 19, 20, 21, 23, 25
 _JSON, _FLOAT4, _FLOAT8, _BPCHAR, _VARCHAR = 114, 700, 701, 1042, 1043
 _DATE, _TIMESTAMP, _TIMESTAMPTZ, _UUID, _JSONB = 1082, 1114, 1184, 2950, 3802
 
-_EPOCH_DAYS = 10_957
-_EPOCH_US = _EPOCH_DAYS * 86_400_000_000
+_DAY_US = 86_400_000_000
+_EPOCH_DAYS = STREAM_EPOCH_US // _DAY_US
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """of the years 1 and 9999, since 1970"""
-_DAY_US = 86_400_000_000
 _JSONB_VERSION = 1
 _UUID_BYTES, _UUID_TEXT = 16, 36
 _HEX: npt.NDArray[np.uint16] = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
@@ -85,8 +84,7 @@ def _floats(values: Slices, size: int, type: pa.DataType) -> Converted:
 
 def _booleans(values: Slices) -> Converted:
     _require_size(values, 1)
-    true = pa.py_buffer(np.packbits(values.data[values.start] != 0, bitorder="little"))
-    return Converted(pa.Array.from_buffers(pa.bool_(), len(values), [bitmap(values), true]))
+    return Converted(booleans(values, values.data[values.start] != 0))
 
 
 def _dates(values: Slices) -> Converted:
@@ -101,7 +99,7 @@ def _timestamps(values: Slices, type: pa.DataType) -> Converted:
     sent = _numbers(values, 8)
     endless = (sent == np.iinfo(np.int64).max) | (sent == np.iinfo(np.int64).min)
     # What is endless may turn over here; it is not used.
-    micros = sent + _EPOCH_US
+    micros = sent + STREAM_EPOCH_US
     bad = (micros < _FIRST_DAY * _DAY_US) | (micros >= (_LAST_DAY + 1) * _DAY_US) | endless
     return _within(values, micros, bad, endless, type)
 
@@ -132,8 +130,7 @@ def _bytes(values: Slices) -> Converted:
 def _uuids(values: Slices) -> Converted:
     _require_size(values, _UUID_BYTES)
     count = len(values)
-    sixteen: npt.NDArray[np.void] = np.ndarray((len(values.data) - 15,), "V16", values.data, strides=(1,))
-    digits = _HEX[sixteen[values.start].view(np.uint8)].view(np.uint8).reshape(count, 2 * _UUID_BYTES)
+    digits = _HEX[sixteens(values.data, values.start).view(np.uint8)].view(np.uint8).reshape(count, 2 * _UUID_BYTES)
     text: Bytes = np.full((count, _UUID_TEXT), ord("-"), np.uint8)
     for first, last, at in _GROUPS:
         text[:, at : at + last - first] = digits[:, first:last]

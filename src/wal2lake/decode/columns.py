@@ -23,12 +23,24 @@ from ..schema import Column, TableSchema
 from .arrays import convert_list, delimiter
 from .binary import Reader
 from .binding import Binding
-from .messages import DELETE, INSERT, NEW_ROW, OLD_KEY, OLD_ROW, TEXT, UNCHANGED, UPDATE, Bytes, Mask, Positions, Raw
+from .messages import (
+    DELETE,
+    INSERT,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    STREAM_EPOCH_US,
+    TEXT,
+    UNCHANGED,
+    UPDATE,
+    Bytes,
+    Mask,
+    Positions,
+    Raw,
+)
 from .model import DecodedTable
 from .tuples import Cells, Tuples, walk
 from .values import Converted, Slices, arrow_type, convert, sha256, views
-
-STREAM_EPOCH_US = 946_684_800_000_000
 
 
 @dataclass(frozen=True)

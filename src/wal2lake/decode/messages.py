@@ -26,6 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 KIND_AT = 25
+STREAM_EPOCH_US = 946_684_800_000_000
+"""when the clock of PostgreSQL's values and messages begins, in microseconds since 1970"""
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = b"SEcA"
@@ -115,6 +117,12 @@ def words(data: Bytes, at: Positions) -> npt.NDArray[np.uint64]:
     word = window[at]
     # Picked in the machine's order and turned round after, they cost half of what NumPy takes to pick them turned.
     return word.byteswap(inplace=True) if sys.byteorder == "little" else word
+
+
+def sixteens(data: Bytes, at: Positions) -> npt.NDArray[np.void]:
+    """The sixteen bytes at each position."""
+    window: npt.NDArray[np.void] = np.ndarray((len(data) - 15,), "V16", data, strides=(1,))
+    return window[at]
 
 
 @dataclass(frozen=True)

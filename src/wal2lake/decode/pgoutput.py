@@ -22,7 +22,6 @@ from ..changelog.stamp import MARKED_LSN, MARKED_US
 from ..errors import SourceError
 from ..position import ZERO, Lsn
 from .binding import Binding, Described
-from .columns import STREAM_EPOCH_US
 from .intake import SLICE_BYTES, Intake, slices
 from .messages import (
     BEGIN,
@@ -32,6 +31,7 @@ from .messages import (
     INSERT,
     KIND_AT,
     RELATION,
+    STREAM_EPOCH_US,
     TRUNCATE,
     UPDATE,
     Begin,
@@ -113,9 +113,9 @@ class Decoder:
     """Takes the stream's messages in order and gives complete transactions, decoded, a cut at a time.
 
     Transactions with a commit LSN below `position` are in the change log already and are left out whole. `binary`: the
-    stream has values in binary form; TextNeeded is raised where only text will do. On one
-    thread: `feed`, then `cut` or `spill`. Where reading has a thread of its own, that has an Intake, and what it takes
-    out of it goes through `decode` on another, with a `boundary` wherever a manifest is to end.
+    stream has values in binary form; TextNeeded is raised where only text will do. On one thread: `feed`, then `cut` or
+    `spill`. Where reading has a thread of its own, that has an Intake, and what it takes out of it goes through
+    `decode` on another, with a `boundary` wherever a manifest is to end.
     """
 
     def __init__(self, resolve: Resolver, position: Lsn, binary: bool = False) -> None:

@@ -16,12 +16,11 @@ from decimal import Decimal
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..pgtypes import Kind, LakeType
-from .messages import Bytes, Mask, Positions
+from .messages import Bytes, Mask, Positions, sixteens
 
 _INLINE = 12
 _ASCII = 128
@@ -85,8 +84,7 @@ def convert(text: Slices, lake: LakeType) -> Converted:
     """The column of a scalar lake type. A value that does not fit is NULL in it and reported."""
     match lake.kind:
         case Kind.BOOLEAN:
-            true = pa.py_buffer(np.packbits(text.data[text.start] == ord("t"), bitorder="little"))
-            return Converted(pa.Array.from_buffers(pa.bool_(), len(text), [bitmap(text), true]))
+            return Converted(booleans(text, text.data[text.start] == ord("t")))
         case Kind.STRING:
             return strings(text)
         case Kind.BINARY:
@@ -113,8 +111,7 @@ def views(text: Slices, type: pa.DataType) -> pa.Array:
         view = np.zeros((count, 4), np.int32)
     else:
         # One read takes the text's beginning, after four bytes that make room for its length.
-        sixteen: npt.NDArray[np.void] = np.ndarray((len(text.data) - 15,), "V16", text.data, strides=(1,))
-        view = sixteen[text.start - 4].view(np.int32).reshape(-1, 4)
+        view = sixteens(text.data, text.start - 4).view(np.int32).reshape(-1, 4)
     view[:, 0] = text.length
     # The view of a text that is longer than its twelve bytes holds the buffer's number and the position in it.
     if distant:
@@ -136,7 +133,16 @@ def contiguous(text: Slices) -> tuple[Bytes, Positions]:
 
 def bitmap(text: Slices) -> pa.Buffer | None:
     """Which are not NULL, as Arrow has it."""
-    return None if text.valid is None else pa.py_buffer(np.packbits(text.valid, bitorder="little"))
+    return None if text.valid is None else _bits(text.valid)
+
+
+def booleans(text: Slices, true: Mask) -> pa.Array:
+    """Which of the values are true."""
+    return pa.Array.from_buffers(pa.bool_(), len(text), [bitmap(text), _bits(true)])
+
+
+def _bits(mask: Mask) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def _parsed(text: Slices, lake: LakeType) -> pa.Array:
