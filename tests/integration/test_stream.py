@@ -18,8 +18,16 @@ from wal2lake.errors import ConnectionFailed, SlotInUse, SlotLost
 from wal2lake.position import Lsn
 from wal2lake.source import connect, mark, slot
 from wal2lake.source.stream import Patience, ReplicationStream
+from wal2lake.source.wire import choice
 
 SLOT, PUBLICATION = "wal2lake_s", "a \"publication\", with 'quotes'"
+
+
+@pytest.fixture(autouse=True, params=["past libpq", "by libpq"])
+def wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of this holds on both wires."""
+    if request.param == "by libpq":
+        monkeypatch.setattr(choice, "encrypted", lambda _: True)
 
 
 @pytest.fixture
@@ -89,6 +97,19 @@ def test_the_same_transactions_come_again_until_they_are_acknowledged(source: So
     with opened(source, first_end) as stream:
         messages = read_until(stream, end)
     assert [m[25:] for m in messages if m[25:26] in (b"B", b"I", b"C")] == seen[0][3:]
+
+
+def test_values_longer_than_the_buffer_come_whole_between_others(source: SourceConfig, database: Database) -> None:
+    at = start(source)
+    sizes = [1, 3_000_000, 9_000_000, 5, 4_194_304, 2]
+    for number, size in enumerate(sizes):
+        database.execute("INSERT INTO t (id, b) VALUES (%s, %s)", (number, bytes([65 + number]) * size))
+    with connect(source) as conn:
+        end = mark(conn)
+    with opened(source, at) as stream:
+        inserts = [message for message in read_until(stream, end) if message[25:26] == b"I"]
+    assert [bytes([65 + number]).hex().encode() * size in message for number, (size, message) in
+            enumerate(zip(sizes, inserts, strict=True))] == [True] * len(sizes)  # fmt: skip
 
 
 def confirmed(database: Database) -> Lsn:

@@ -6,6 +6,7 @@ from .intake import SLICE_BYTES, Intake, slice_bytes, slices
 from .messages import Messages
 from .model import Cut, DecodedTable, Refusals, Relation, RelationColumn, Resolver, Target, TextNeeded
 from .pgoutput import Decoder
+from .spans import picked
 from .streamed import Demultiplexer, Streamed, plain
 from .undecoded import Undecoded
 
@@ -26,6 +27,7 @@ __all__ = [
     "TextNeeded",
     "Undecoded",
     "batch_schema",
+    "picked",
     "plain",
     "readable",
     "slice_bytes",

@@ -15,7 +15,8 @@ import pyarrow as pa
 from ..pgtypes import LakeType
 from ..schema import Column
 from .messages import PADDING, Bytes, Mask, Positions
-from .values import Converted, Slices, Unfit, contiguous, convert
+from .spans import Slices, contiguous
+from .values import Converted, Unfit, convert
 
 _OPEN, _CLOSE, _QUOTE, _BACKSLASH, _BOUND = b'{}"\\['
 # pg_type.typdelim is a comma but for these.

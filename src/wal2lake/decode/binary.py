@@ -18,7 +18,8 @@ import pyarrow as pa
 from ..pgtypes import NUMERIC, Kind, LakeType, Masking, lake_type
 from ..schema import Column
 from .messages import STREAM_EPOCH_US, Bytes, Mask, sixteens, words
-from .values import Converted, Slices, Unfit, bitmap, booleans, strings, views
+from .spans import Slices, bitmap, booleans, views
+from .values import Converted, Unfit, strings
 
 Reader = Callable[[Slices], Converted]
 

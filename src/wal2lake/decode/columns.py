@@ -39,8 +39,9 @@ from .messages import (
     Raw,
 )
 from .model import DecodedTable
+from .spans import Slices, views
 from .tuples import Cells, Tuples, walk
-from .values import Converted, Slices, arrow_type, convert, sha256, views
+from .values import Converted, arrow_type, convert, sha256
 
 
 @dataclass(frozen=True)

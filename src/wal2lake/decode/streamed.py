@@ -38,7 +38,7 @@ from .messages import (
     Positions,
     among,
 )
-from .values import Slices, contiguous
+from .spans import picked
 
 _BODY = KIND_AT + 1
 _XID_BYTES = 4
@@ -360,7 +360,7 @@ def _without_xids(data: Bytes, lengths: Positions) -> Messages:
     if not gap[0]:
         # Slices want some bytes before them.
         data, start = np.concatenate([np.zeros(_XID_BYTES, np.uint8), data]), start + _XID_BYTES
-    return Messages(contiguous(Slices(data, start, lengths - gap))[0], lengths - gap)
+    return picked(data, start, lengths - gap)
 
 
 def _joined(parts: list[Messages]) -> list[Messages]:

@@ -26,7 +26,7 @@ from .messages import (
     Positions,
     Raw,
 )
-from .values import Slices
+from .spans import Slices
 
 _OID = 4
 _COUNT = 2

@@ -12,32 +12,28 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
-
-import numpy as np
-import psycopg
-from psycopg import pq
 
 from ..config import SourceConfig
 from ..decode import Messages
 from ..errors import ConnectionFailed, SlotInUse, SlotLost, SourceError
 from ..position import Lsn
+from . import wire
 from .connect import replication_connect, server_name
 
 STREAMING_SINCE = 140000
 """servers from this version on can send a transaction while it runs (protocol version 2)"""
 BINARY_SINCE = 140000
-_KEEPALIVE = ord("k")
 _POSTGRES_EPOCH = 946_684_800
 _DRAIN_BYTES = 4 * 1024 * 1024
 _DRAIN_SECONDS = 0.2
 _LINGER_SECONDS = 0.05
 """how long more is waited for, while there is more every moment"""
 _PAUSE_SECONDS = 0.01
-_NOTHING = Messages.of([])
 _KEEPALIVE_BODY = struct.Struct(">xQqB")
 _DATA_START = struct.Struct(">xQ")
 _STATUS = struct.Struct(">cQQQqB")
@@ -74,37 +70,40 @@ class ReplicationStream:
         """the server has sent every transaction that committed below this"""
         self._lost: str | None = None
         self._unsent = False
-        self._pgconn = replication_connect(source, group)
-        self.streaming = source.streaming and self._pgconn.server_version >= STREAMING_SINCE
+        pgconn = replication_connect(source, group)
+        self.streaming = source.streaming and pgconn.server_version >= STREAMING_SINCE
         """whether transactions may come in blocks before they commit"""
-        self.binary = binary and self._pgconn.server_version >= BINARY_SINCE
+        self.binary = binary and pgconn.server_version >= BINARY_SINCE
         """whether values have their binary form"""
+        try:
+            self._wire = wire.over(pgconn, self._notice)
+        except BaseException:
+            pgconn.finish()
+            raise
         try:
             self._start(start)
         except BaseException:
-            self._pgconn.finish()
+            self._wire.close()
             raise
         self._heard = self._told = time.monotonic()
         self._asked: float | None = None
 
     def _start(self, start: Lsn) -> None:
-        self._pgconn.notice_handler = self._notice
         names = '"' + self._publication.replace('"', '""') + '"'
         version = "proto_version '2', streaming 'on'" if self.streaming else "proto_version '1'"
         if self.binary:
             version += ", binary 'true'"
         options = f"{version}, publication_names '{names.replace(chr(39), chr(39) * 2)}'"
         command = f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start} ({options})'
-        result = self._pgconn.exec_(command.encode())
-        if result.status != pq.ExecStatus.COPY_BOTH:
-            self._fail(result)
-        self._pgconn.nonblocking = 1
+        with self._explained():
+            self._wire.ask(command.encode())
+            self._flush()
+            while not self._wire.agreed():
+                self._wait(None, ())
 
-    def _notice(self, result: pq.abc.PGresult) -> None:
+    def _notice(self, said: wire.Said) -> None:
         # Servers from 18 on skip a publication that did not exist when a change was made, with no more than a warning.
-        state = result.error_field(pq.DiagnosticField.SQLSTATE)
-        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        if state == b"55000" and f'"{self._publication}"' in message:
+        if said.state == "55000" and f'"{self._publication}"' in said.text:
             self._lost = f"had no publication {self._publication} for a while"
 
     def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
@@ -146,20 +145,16 @@ class ReplicationStream:
         """End the stream in good order: the server has taken the last acknowledgement when it ends its side."""
         deadline = time.monotonic() + timeout
         try:
-            self._pgconn.put_copy_end()
-            self._flush()
+            self._wire.end()
             while (left := deadline - time.monotonic()) > 0:
-                self._pgconn.consume_input()
-                length, _ = self._pgconn.get_copy_data(1)
-                if length < 0:
-                    return
-                if length == 0:
+                if not self._wire.gather():
                     self._wait(left, ())
-        except (psycopg.Error, ConnectionFailed):
-            return  # the connection is gone, and with it the need to end it
+                self._wire.take()
+        except (wire.Broken, wire.Refused):
+            return  # the server has ended its side, or the connection is gone, and with it the need to end it
 
     def close(self) -> None:
-        self._pgconn.finish()
+        self._wire.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,52 +165,34 @@ class ReplicationStream:
         self.close()
 
     def _drain(self) -> tuple[Messages, bool]:
-        views: list[memoryview] = []
-        lengths: list[int] = []
-        size, heard = 0, False
+        with self._explained():
+            self._gather()
+            arrived = self._wire.take()
+        if self._lost:
+            raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
+        for sign in arrived.keepalives:
+            self._keepalive(sign)
+        if arrived.messages:
+            (start,) = _DATA_START.unpack_from(arrived.messages.data.data, int(arrived.messages.start[-1]))
+            self.received = max(self.received, Lsn(start))
+        return arrived.messages, bool(arrived.keepalives)
+
+    def _gather(self) -> None:
         began, lingered = time.monotonic(), False
-        get, keep, note = self._pgconn.get_copy_data, views.append, lengths.append
         while True:
-            before = len(views)
-            try:
-                self._pgconn.consume_input()
-                while True:
-                    length, data = get(1)
-                    if length <= 0:
-                        break
-                    if length == _KEEPALIVE_BODY.size and data[0] == _KEEPALIVE:
-                        self._keepalive(bytes(data))
-                        heard = True
-                        continue
-                    keep(data)
-                    note(length)
-            except psycopg.Error as error:
-                self._connection_failed(str(error))
-            if length < 0:
-                self._ended()
-            if self._lost:
-                raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
-            size += sum(lengths[before:])
-            elapsed = time.monotonic() - began
-            if size >= _DRAIN_BYTES or elapsed > _DRAIN_SECONDS:
-                break
-            if len(views) > before:
-                lingered = False
-            elif lingered or not views or elapsed > _LINGER_SECONDS:
-                break
+            came = self._wire.gather()
+            now = time.monotonic()
+            if came:
+                self._heard, self._asked, lingered = now, None, False
+            elif lingered or not self._wire.gathered or now - began > _LINGER_SECONDS:
+                return
             else:
                 # The server sends each message by itself. Who takes them one by one is busy with that alone, and keeps
                 # the server's process from its work each time.
                 lingered = True
                 time.sleep(_PAUSE_SECONDS)
-        if views or heard:
-            self._heard, self._asked = time.monotonic(), None
-        return self._joined(views, lengths) if views else _NOTHING, heard
-
-    def _joined(self, views: list[memoryview], lengths: list[int]) -> Messages:
-        (start,) = _DATA_START.unpack_from(views[-1])
-        self.received = max(self.received, Lsn(start))
-        return Messages(np.frombuffer(b"".join(views), np.uint8), np.array(lengths, np.int64))
+            if self._wire.gathered >= _DRAIN_BYTES or now - began > _DRAIN_SECONDS:
+                return
 
     def _keepalive(self, data: bytes) -> None:
         wal_end, _, reply = _KEEPALIVE_BODY.unpack(data)
@@ -238,13 +215,13 @@ class ReplicationStream:
         silence = self._heard + self._patience.ask if self._asked is None else self._asked + self._patience.give_up
         return max(0.01, min(self._told + self._patience.status, silence) - time.monotonic() + 0.01)
 
-    def _wait(self, timeout: float, wake: Sequence[int], reading: bool = True) -> bool:
+    def _wait(self, timeout: float | None, wake: Sequence[int], reading: bool = True) -> bool:
         poll = select.poll()
         if wanted := (select.POLLIN if reading else 0) | (select.POLLOUT if self._unsent else 0):
-            poll.register(self._pgconn.socket, wanted)
+            poll.register(self._wire.fileno, wanted)
         for fd in wake:
             poll.register(fd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(timeout * 1000)}
+        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
         if self._unsent:
             self._flush()
         return not ready.isdisjoint(wake)
@@ -253,43 +230,40 @@ class ReplicationStream:
         clock = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
         durable = int(self.acknowledged)
         message = _STATUS.pack(b"r", max(self.received, self.acknowledged), durable, durable, clock, reply)
-        try:
-            self._pgconn.put_copy_data(message)
-        except psycopg.Error as error:
-            self._connection_failed(str(error))
+        with self._explained():
+            self._wire.send(message)
         self._told = time.monotonic()
         self._flush()
 
     def _flush(self) -> None:
-        try:
-            self._unsent = bool(self._pgconn.flush())
-        except psycopg.Error as error:
-            self._connection_failed(str(error))
+        with self._explained():
+            self._unsent = not self._wire.flush()
 
-    def _ended(self) -> NoReturn:
-        result = self._pgconn.get_result()
-        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            self._fail(result)
-        self._connection_failed("the server ended the stream")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except wire.Broken as error:
+            self._connection_failed(str(error))
+        except wire.Refused as error:
+            self._refused(error.said)
 
     def _connection_failed(self, message: str) -> NoReturn:
         lines = [line.strip() for line in message.splitlines() if line.strip()]
         raise ConnectionFailed(server=server_name(self._source), cause=lines[0] if lines else "connection lost")
 
-    def _fail(self, result: pq.abc.PGresult) -> NoReturn:
-        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        cause = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        match state:
+    def _refused(self, said: wire.Said) -> NoReturn:
+        match said.state:
             case "55006":
-                pid = "".join(char for char in cause.rpartition(" ")[2] if char.isdigit())
+                pid = "".join(char for char in said.text.rpartition(" ")[2] if char.isdigit())
                 raise SlotInUse(slot=self._slot, holder=f"server process {pid or '?'}", pid=pid or "?")
             case "42704":
                 # The slot is missing, or the publication was when a change was made: lost either way.
-                raise SlotLost(slot=self._slot, cause=f"can't be read ({cause})", lsn=self.acknowledged)
+                raise SlotLost(slot=self._slot, cause=f"can't be read ({said.text})", lsn=self.acknowledged)
             case "58P01":
-                raise SlotLost(slot=self._slot, cause=f"needs WAL that is gone ({cause})", lsn=self.acknowledged)
+                raise SlotLost(slot=self._slot, cause=f"needs WAL that is gone ({said.text})", lsn=self.acknowledged)
             case "55000":
-                raise SlotLost(slot=self._slot, cause=f"was invalidated ({cause})", lsn=self.acknowledged)
-        if not state or state[:2] in ("08", "57"):
-            self._connection_failed(cause or result.get_error_message())
-        raise SourceError(operation=f"streaming from slot {self._slot}", cause=cause)
+                raise SlotLost(slot=self._slot, cause=f"was invalidated ({said.text})", lsn=self.acknowledged)
+        if not said.state or said.state[:2] in ("08", "57"):
+            self._connection_failed(said.text)
+        raise SourceError(operation=f"streaming from slot {self._slot}", cause=said.text)

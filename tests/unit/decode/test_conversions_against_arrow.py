@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stream_encoder import decode, insert, rows, table
 
 from wal2lake.decode.messages import PADDING
-from wal2lake.decode.values import Slices, convert
+from wal2lake.decode.spans import Slices
+from wal2lake.decode.values import convert
 from wal2lake.pgtypes import LakeType
 from wal2lake.schema import Identity
 

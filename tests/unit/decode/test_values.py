@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_encoder import decode, insert, rows, table
 
-from wal2lake.decode import values as values_module
+from wal2lake.decode import spans
 from wal2lake.schema import Identity
 
 
@@ -87,7 +87,7 @@ def test_strings_stay_as_they_are() -> None:
 
 
 def test_texts_beyond_the_reach_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values_module, "_REACH_BITS", 7)
+    monkeypatch.setattr(spans, "_REACH_BITS", 7)
     texts = [f"{n:03d}" + "x" * (n % 100) for n in range(200)]
     assert values("string", *texts) == texts
 
