@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,25 @@ def test_directory_with_files_of_somebody_is_never_written_to(lake: Lake, databa
     with pytest.raises(ForeignTable):
         copied(lake, database, "t")
     assert theirs.read_text() == "mine"
-    assert lake.sweep() == 0
+    assert not (path / "_wal2lake" / "copies").exists()
+
+
+def test_a_drop_that_was_cut_off_is_finished_by_the_next(
+    lake: Lake, database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    schema = copied(lake, database, "t").schema
+
+    def cut_off(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", cut_off)
+        lake.drop(schema.id, source_id(schema))
+    (path / "public" / "t" / "data" / "left.parquet").write_bytes(b"not reached before the end")
+    lake.drop(schema.id, source_id(schema))
+    assert not (path / "public" / "t").exists()
+    assert not list((path / "_wal2lake" / "copies").iterdir())
 
 
 def test_missing_table_stands_nowhere(lake: Lake) -> None:

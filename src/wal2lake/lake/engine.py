@@ -7,10 +7,8 @@ commit did is always read back from the table itself, never assumed.
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,13 +21,13 @@ from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from .failure import copy_failure, lake_failure
 from .iceberg import IcebergTables
-from .intent import Intent, Intents, occupied, unreferenced
 from .maintenance import Maintenance
 from .model import Applied, Batch, Into
 from .names import OURS
 from .plan import How, plan
 from .session import Driver
 from .table import Found, Record
+from .unfinished import Unfinished
 from .upkeep import Work
 
 if TYPE_CHECKING:
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# File systems stamp with a clock of their own, which may be a little behind.
-_CLOCK_SLACK = 1.0
 _SMALL = 500_000
 """rows and changes of a table below which a merge is quicker on one core than on several"""
 _RESERVED_COLUMNS = frozenset(
@@ -55,12 +51,11 @@ class Lake:
         self._path = Path(config.lake.path).absolute()
         self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
-        self._intents = Intents(self._path / OURS / "copies")
+        self._unfinished = Unfinished(self._path, self._tables)
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
         self._cancelled = 0
         self._starting = threading.Lock()
         self._started = False
-        self._busy: set[str] = set()
 
     def start(self) -> None:
         """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError."""
@@ -88,8 +83,12 @@ class Lake:
             self._driver.cancel(lambda label: label.endswith(names))
 
     def applied(self, table: TableId, source_id: str) -> Applied | None:
-        """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours."""
+        """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours.
+
+        What a copy or a drop of it left behind when it was cut off is cleared up.
+        """
         with self._work("reading", table) as session:
+            self._unfinished.clear(session, source_id)
             found = self._own(session, table, source_id)
         return None if found is None else _applied(found, table)
 
@@ -114,13 +113,13 @@ class Lake:
         _require_carriable(source.schema)
         record = Record(snapshot.lsn, manifest, 0)
         settings = self._tables.commit_settings(record)
-        with self._claimed(source_id), self._work("copying", table, copy=True) as quiet:
+        with self._work("copying", table, copy=True) as quiet:
             found = self._own(quiet, table, source_id, into.formerly)
-            self._clear(quiet, source_id)
+            self._unfinished.clear(quiet, source_id)
             if found is not None and not into.rows and found.source == source_id:
                 self._tables.restate(quiet, table, record)
                 return self._now(quiet, table, source_id)
-            self._note(table, source_id, found)
+            self._unfinished.copying(table, source_id, found)
             try:
                 with self._driver.session(f"copy of {table}", settings) as session:
                     self._write_copy(session, source, snapshot, source_id, found is not None, progress, into.rows)
@@ -128,7 +127,7 @@ class Lake:
                 self._after_failed_copy(source_id, error)
                 raise
             faults.reached(faults.COPY_WRITTEN)
-            self._intents.remove(source_id)
+            self._unfinished.done(source_id)
             made = self._own(quiet, table, source_id)
         if made is None:
             raise _gone(table)
@@ -239,25 +238,16 @@ class Lake:
         With `source_id`, only if it was made from that source table.
         """
         with self._work("dropping", table) as session:
+            if source_id is not None:
+                self._unfinished.clear(session, source_id)
             found = self._tables.find(session, table)
             if found is None:
                 return
             if found.source is None or source_id not in (None, found.source):
                 raise _foreign(table)
-            self._intents.write(Intent(found.source, table, found.location, True, time.time()))
+            self._unfinished.dropping(table, found.source, found.location)
             self._tables.drop(session, table)
-            self._clear(session, found.source)
-
-    def sweep(self) -> int:
-        """Remove what interrupted copies and drops left behind; how many there were."""
-        swept = 0
-        for intent in list(self._intents.all()):
-            if intent.source in self._busy:
-                continue
-            with self._work("sweeping", intent.table) as session:
-                self._clear(session, intent.source)
-            swept += 1
-        return swept
+            self._unfinished.clear(session, found.source)
 
     @contextmanager
     def _work(
@@ -318,14 +308,6 @@ class Lake:
             return now
         raise error
 
-    @contextmanager
-    def _claimed(self, source_id: str) -> Iterator[None]:
-        self._busy.add(source_id)
-        try:
-            yield
-        finally:
-            self._busy.discard(source_id)
-
     def _write_copy(
         self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str, exists: bool,
         progress: Callable[[int], None], filled: bool,
@@ -341,39 +323,15 @@ class Lake:
             else:
                 self._tables.create(session, rows, source.schema, source_id)
 
-    def _note(self, table: TableId, source_id: str, found: Found | None) -> None:
-        location = Path(found.location) if found is not None else self._tables.location(table)
-        if found is None and location is not None and occupied(location):
-            raise ForeignTable(table=str(table), lake_table=f"directory {location}")
-        text = None if location is None else str(location)
-        self._intents.write(Intent(source_id, table, text, found is None, time.time()))
-
     def _after_failed_copy(self, source_id: str, error: BaseException) -> None:
         if not isinstance(error, Exception):
             return
         try:
             with self._driver.session("cleaning up after a copy") as session:
-                self._clear(session, source_id)
+                self._unfinished.clear(session, source_id)
         except Exception:
-            # The note stays, and the next copy or sweep does it.
+            # The note stays, and whoever looks at the table next does it.
             log.debug("cleaning up after a failed copy", exc_info=True)
-
-    def _clear(self, session: SparkSession, source_id: str) -> None:
-        """Finish what a note speaks of: nothing stays but what the catalog's table refers to."""
-        intent = self._intents.find(source_id)
-        if intent is None:
-            return
-        found = self._tables.find(session, intent.table)
-        location = None if intent.location is None else Path(intent.location)
-        if found is None and intent.ours and location is not None and location.is_relative_to(self._path):
-            shutil.rmtree(location, ignore_errors=True)
-        elif found is not None and found.source == source_id and location is not None:
-            for path in list(
-                unreferenced(location, self._tables.files(session, intent.table), intent.began - _CLOCK_SLACK)
-            ):
-                path.unlink(missing_ok=True)
-        log.info("cleared what an interrupted copy of %s left", intent.table)
-        self._intents.remove(source_id)
 
 
 def _applied(found: Found, table: TableId) -> Applied:

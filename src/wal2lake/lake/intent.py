@@ -49,10 +49,6 @@ class Intents:
         path = self._path(source)
         return _read(path) if path.exists() else None
 
-    def all(self) -> Iterator[Intent]:
-        for path in sorted(self._directory.glob("*.json")):
-            yield _read(path)
-
     def remove(self, source: str) -> None:
         self._path(source).unlink(missing_ok=True)
 
