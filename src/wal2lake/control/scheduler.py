@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
 from typing import Protocol
 
-from .. import errors
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, SlotLost, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -34,7 +32,6 @@ from ..source.database import Source
 from .applies import Applies, outcome
 from .backlog import Backlog
 from .books import Books
-from .capture import CaptureProcess
 from .catalogue import Catalogue
 from .chores import Chores
 from .copies import Copies, OpenSnapshot, rounds
@@ -43,24 +40,19 @@ from .fulfilment import Fulfilment
 from .moves import Moves
 from .pace import Pace
 from .planner import LogView, plan
-from .pump import CaptureReport, CaptureState
 from .roster import Roster
-from .state import BACKOFF_FIRST, GroupState, TableState
+from .state import GroupState, TableState
 from .store import GroupLease, StateStore, TableRecord, TableWish
 from .tables import TableRun
 from .tending import Tending
 from .turns import Workforce
+from .upstream import Upstream
 from .wanting import Naming
 
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.5
 ONCE_ATTEMPTS = 3
-GIVE_UP_SECONDS = 20.0
-"""how long a capture that never got through may fail before the run ends with its error"""
-HURRY_SECONDS = 1.0
-GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, errors.ChangeLogDamaged)
-"""errors of the capture after which the stream can't go on where it was"""
 
 
 class Stop(Protocol):
@@ -88,9 +80,6 @@ class GroupScheduler:
             group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
         )
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._new_capture = partial(CaptureProcess, config, group, self._wake.set)
-        self._capture = self._new_capture()
-        self._capture_again = self._began = self._hurried = 0.0
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(
             workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set
@@ -101,13 +90,12 @@ class GroupScheduler:
         self._pace = Pace(group, config.tables)
         witness = self._log.witness if config.state.dsn is None else None
         self._books = Books(group.name, self._tables, store, self._chores, witness)
+        self._upstream = Upstream(config, group, self._source, self._log, self._backlog, self._books, self._wake.set)
         moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
         catalogue = Catalogue(group.name, self._source, store, naming)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
-        self._lost: Advice | None = None
         self._ousted: GroupHeld | None = None
-        self._heard = CaptureReport()
 
     # ---- the life of a run
 
@@ -127,7 +115,6 @@ class GroupScheduler:
 
     def _begin(self, once: bool) -> None:
         self._lease.take()
-        self._began = monotonic()
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
@@ -137,10 +124,10 @@ class GroupScheduler:
         if not self._log.started:
             # A first start that can't work must not leave a slot behind, which would hold WAL for nobody.
             self._lake.start()
-        opened = self._open_log()
+        opened = self._upstream.open()
         try:
             self._tables.note_masks(wanted.schemas)
-            self._capture.start()
+            self._upstream.start()
             self._backlog.begin()
             self._take_in()
             self._lake.start()
@@ -156,7 +143,7 @@ class GroupScheduler:
 
     def _end(self) -> None:
         self._stopping.set()
-        self._capture.stop()
+        self._upstream.stop()
         if under_way := [table.target for table in self._tables.awake if table.job is not None]:
             self._lake.cancel(under_way)
         self._copies.close()
@@ -166,32 +153,9 @@ class GroupScheduler:
         self._finish_jobs()
         if self._lease.held:
             self._books.note(state=GroupState.STOPPED, holder=None)
-            self._books.save_now(self._told())
+            self._books.save_now(self._upstream.told)
         self._lease.release()
         self._source.close()
-
-    def _open_log(self) -> OpenSnapshot | None:
-        """Open the change log; at the very first start make the slot too, and keep its snapshot for the copies."""
-        if self._log.started:
-            self._log.must_be_from(self._source.identity())
-            return None
-        if not self._log.exists and self._source.slot() is not None:
-            name = self._source.slot_name
-            raise SlotLost(
-                slot=name,
-                lsn="its own last position",
-                cause="exists already, and the change log of this lake knows nothing of it",
-                remedy=f"if no other mirror uses it: SELECT pg_drop_replication_slot('{name}')",
-            )
-        return self._new_slot()
-
-    def _new_slot(self) -> OpenSnapshot:
-        # The log is made before the slot, so that a slot left by a crash in between is known as ours.
-        self._log.create(self._source.identity(), self._source.slot_name)
-        self._source.drop_slot()
-        opened = self._source.create_slot()
-        self._log.begin(opened.snapshot.lsn)
-        return opened
 
     def _watch_lease(self) -> None:
         while not self._stopping.is_set():
@@ -213,14 +177,14 @@ class GroupScheduler:
         if self._ousted is not None:
             raise self._ousted
         self._chores.finish()
-        self._look_at_capture()
+        self._upstream.look(ending=self._until is not None)
         self._take_in()
         self._wishes.relook()
         self._finish_jobs()
-        self._tables.heed(self._logged())
-        self._wishes.move(self._logged())
-        if self._lost is not None:
-            self._face_loss(self._lost)
+        self._tables.heed(self._upstream.logged)
+        self._wishes.move(self._upstream.logged)
+        if self._upstream.lost is not None:
+            self._face_loss(self._upstream.lost)
         else:
             self._tables.retry()
         self._copy_pending()
@@ -231,17 +195,17 @@ class GroupScheduler:
         self._tables.rest()
         self._start_tending()
         self._retire()
-        self._books.save(self._told())
+        self._books.save(self._upstream.told)
 
     def _settled(self) -> bool:
         """Whether a run that is to end has done all it can."""
         if self._until is None or any(table.job is not None for table in self._tables.awake):
             return False
-        if self._lost is not None:
+        if self._upstream.lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
         # A source that was set back has positions that were reached long ago: only the capture can tell.
-        if self._logged() < self._until or not self._heard.connected_once:
-            self._capture.hurry(self._until)
+        if self._upstream.logged < self._until or not self._upstream.connected:
+            self._upstream.hurry(self._until)
             return False
         self._take_in()
         states = (TableState.STREAMING, TableState.ERRORED, TableState.PAUSED)
@@ -251,35 +215,6 @@ class GroupScheduler:
             or (table.state in states and not table.resync and not (table.active and table.waiting is not None))
             for table in self._tables.awake
         )
-
-    def _look_at_capture(self) -> None:
-        report = self._capture.report()
-        error = report.error
-        if report is self._heard and error is None and self._lost is None:
-            return
-        self._heard = report
-        self._books.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
-        if error is None:
-            if self._lost is None:
-                self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
-            return
-        self._books.note(error=str(error), remedy=error.remedy)
-        if isinstance(error, GAPS):
-            if self._lost is None:
-                log.error("group %s: %s", self.group.name, error)
-                log.error("group %s: %s", self.group.name, error.remedy)
-            self._lost = advise(error)
-            self._books.note(state=GroupState.ERRORED)
-        elif self._hopeless(report):
-            raise error
-        elif report.fatal and monotonic() >= self._capture_again:
-            self._capture_again = monotonic() + BACKOFF_FIRST
-            self._capture.start()
-
-    def _hopeless(self, report: CaptureReport) -> bool:
-        """Whether a capture that fails is to end the run: it is to end anyway, or the capture never got through."""
-        late = monotonic() - self._began > GIVE_UP_SECONDS
-        return (report.fatal and self._until is not None) or (late and not report.connected_once)
 
     def _take_in(self) -> None:
         for oid, manifest in self._backlog.read():
@@ -306,8 +241,8 @@ class GroupScheduler:
             if table.resync and table.job is None and not table.paused and table.leaving is None
         ]  # fmt: skip
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
-        followed = opened is not None or self._capture.report().connected_once
-        if not pending or not followed or self._lost is not None:
+        followed = opened is not None or self._upstream.followed
+        if not pending or not followed or self._upstream.lost is not None:
             if opened is not None:
                 opened.close()
             self._copies.nothing_waits()
@@ -331,7 +266,7 @@ class GroupScheduler:
         selection.require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
 
     def _copied(self, table: TableRun) -> None:
-        if self._lost is None:
+        if self._upstream.lost is None:
             self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
 
     def _face_loss(self, lost: Advice) -> None:
@@ -346,22 +281,11 @@ class GroupScheduler:
         drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
         if drained and any(table.resync for table in self._tables):
             try:
-                self._start_over()
+                opened = self._upstream.begin_anew()
+                self._take_in()
+                self._copy_pending(opened)
             except Wal2LakeError as error:
                 log.warning("group %s can't begin anew: %s", self.group.name, error)
-
-    def _start_over(self) -> None:
-        log.warning("group %s begins anew with a new slot", self.group.name)
-        self._capture.stop()
-        opened = self._new_slot()
-        self._backlog.begin()
-        self._take_in()
-        self._lost = None
-        # Positions of a database that was set back are lower: what the last capture told means nothing now.
-        self._capture, self._heard = self._new_capture(), CaptureReport()
-        self._capture.start()
-        self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
-        self._copy_pending(opened)
 
     # ---- applying
 
@@ -371,9 +295,9 @@ class GroupScheduler:
         if not table.active or table.job is not None or applied is None or table.resync:
             return
         if table.state is TableState.CATCHUP:
-            _look_whether_caught_up(table, applied, self._logged())
+            _look_whether_caught_up(table, applied, self._upstream.logged)
             if table.catch_up and table.waiting is None:
-                self._hurry()
+                self._upstream.ask()
         if self._commit_due(table, applied) or (
             self._naming.renamed(table.schema, table.target, table.wish) is not None
         ):
@@ -418,11 +342,11 @@ class GroupScheduler:
 
     def _start_evolving(self) -> None:
         """Let tables follow changes of their columns that no row has told of."""
-        if self._lost is not None:
+        if self._upstream.lost is not None:
             return
-        if self._evolving.waits(self._logged()):
-            self._capture.hurry()
-        for table, target in self._evolving.due(self._tables, self._logged()):
+        if self._evolving.waits(self._upstream.logged):
+            self._upstream.hurry()
+        for table, target in self._evolving.due(self._tables, self._upstream.logged):
             if isinstance(target, Wal2LakeError):
                 self._tables.wake(table)
                 self._fail(table, target)
@@ -434,15 +358,9 @@ class GroupScheduler:
     def _rename(self, applied: Applied, new: TableId) -> Applied:
         return self._lake.rename(applied, new, self._source.table_id(applied.schema.oid))
 
-    def _hurry(self) -> None:
-        """Ask where the stream is: a table that nobody writes to has caught up all the same."""
-        if monotonic() - self._hurried > HURRY_SECONDS:
-            self._hurried = monotonic()
-            self._capture.hurry()
-
     def _start_tending(self) -> None:
         # A run that is to end soon leaves it to one that goes on.
-        if self._until is None and self._lost is None and self._applies.idle:
+        if self._until is None and self._upstream.lost is None and self._applies.idle:
             table = self._tending.next(self._tables)
             if table is not None and table.applied is not None:
                 self._tend(table, table.applied)
@@ -461,7 +379,7 @@ class GroupScheduler:
                 self._tended(table, result)
             elif isinstance(result, Applied):
                 # A copy that was made while the stream was lost has nothing to continue with.
-                table.resync = table.state is TableState.SNAPSHOT and self._lost is not None
+                table.resync = table.state is TableState.SNAPSHOT and self._upstream.lost is not None
                 self._finish(table, result)
                 self._tending.committed(table)
             elif self._stopping.is_set():
@@ -499,14 +417,6 @@ class GroupScheduler:
             table.resync = True
         except Wal2LakeError as error:
             log.warning("%s: the fresh copy has to wait: %s", table.name, error)
-
-    def _told(self) -> Lsn:
-        """What the source may be told of the position: nothing before the capture has found it to be the same still."""
-        return self._logged() if self._heard.state is CaptureState.STREAMING else ZERO
-
-    def _logged(self) -> Lsn:
-        # What was heard before the manifests were read: a table that none of them names is there, too.
-        return max(self._heard.logged_lsn, self._backlog.position)
 
 
 def _look_whether_caught_up(table: TableRun, applied: Applied, logged: Lsn) -> None:

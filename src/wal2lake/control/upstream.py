@@ -1,0 +1,147 @@
+"""Where the stream of a group comes from: its slot, its change log, its capture process, and what stands in their way.
+
+open    the log and the slot belong together, or are made together at the very first start
+look    how the capture fares; one that ended is started again
+lost    the stream has a gap: nothing after it can be captured until all begins anew with a new slot
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+from .. import errors
+from ..changelog import ChangeLog
+from ..config import Config, GroupConfig
+from ..errors import Advice, SlotLost, advise
+from ..position import ZERO, Lsn
+from ..source.database import Source
+from .backlog import Backlog
+from .books import Books
+from .capture import CaptureProcess
+from .copies import OpenSnapshot
+from .pump import CaptureReport, CaptureState
+from .state import BACKOFF_FIRST, GroupState
+
+log = logging.getLogger(__name__)
+
+GIVE_UP_SECONDS = 20.0
+"""how long a capture that never got through may fail before the run ends with its error"""
+HURRY_SECONDS = 1.0
+GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, errors.ChangeLogDamaged)
+"""errors of the capture after which the stream can't go on where it was"""
+
+
+class Upstream:
+    def __init__(
+        self, config: Config, group: GroupConfig, source: Source, changelog: ChangeLog, backlog: Backlog,
+        books: Books, wake: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self._group, self._source, self._log, self._backlog, self._books = group, source, changelog, backlog, books
+        self._new_capture = partial(CaptureProcess, config, group, wake)
+        self._capture = self._new_capture()
+        self._heard = CaptureReport()
+        self._began = monotonic()
+        self._again = self._hurried = 0.0
+        self.lost: Advice | None = None
+        """what to do about a gap in the stream; None if it has none"""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the stream has ever been open, as far as it was looked at."""
+        return self._heard.connected_once
+
+    @property
+    def followed(self) -> bool:
+        """Whether it has at this very moment."""
+        return self._capture.report().connected_once
+
+    @property
+    def logged(self) -> Lsn:
+        """Everything that committed below this is in the backlog, if it concerns a table of ours."""
+        # What was heard before the manifests were read: a table that none of them names is there, too.
+        return max(self._heard.logged_lsn, self._backlog.position)
+
+    @property
+    def told(self) -> Lsn:
+        """What the source may be told of the position: nothing before the capture has found it to be the same still."""
+        return self.logged if self._heard.state is CaptureState.STREAMING else ZERO
+
+    def open(self) -> OpenSnapshot | None:
+        """Open the change log; at the very first start make the slot too, and keep its snapshot for the copies."""
+        self._began = monotonic()
+        if self._log.started:
+            self._log.must_be_from(self._source.identity())
+            return None
+        if not self._log.exists and self._source.slot() is not None:
+            name = self._source.slot_name
+            raise SlotLost(
+                slot=name,
+                lsn="its own last position",
+                cause="exists already, and the change log of this lake knows nothing of it",
+                remedy=f"if no other mirror uses it: SELECT pg_drop_replication_slot('{name}')",
+            )
+        return self._new_slot()
+
+    def start(self) -> None:
+        self._capture.start()
+
+    def stop(self) -> None:
+        self._capture.stop()
+
+    def hurry(self, until: Lsn = ZERO) -> None:
+        """Have all that was committed so far, or up to a position, in the log without waiting for the interval."""
+        self._capture.hurry(until)
+
+    def ask(self) -> None:
+        """Ask where the stream is, not too often: a table that nobody writes to has caught up all the same."""
+        if monotonic() - self._hurried > HURRY_SECONDS:
+            self._hurried = monotonic()
+            self._capture.hurry()
+
+    def look(self, ending: bool) -> None:
+        """Take in what the capture reports. Raises its error if that is to end the run, which is `ending` anyway."""
+        report = self._capture.report()
+        error = report.error
+        if report is self._heard and error is None and self.lost is None:
+            return
+        self._heard = report
+        self._books.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
+        if error is None:
+            if self.lost is None:
+                self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
+            return
+        self._books.note(error=str(error), remedy=error.remedy)
+        if isinstance(error, GAPS):
+            if self.lost is None:
+                log.error("group %s: %s", self._group.name, error)
+                log.error("group %s: %s", self._group.name, error.remedy)
+            self.lost = advise(error)
+            self._books.note(state=GroupState.ERRORED)
+        elif (report.fatal and ending) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
+            raise error
+        elif report.fatal and monotonic() >= self._again:
+            self._again = monotonic() + BACKOFF_FIRST
+            self._capture.start()
+
+    def begin_anew(self) -> OpenSnapshot:
+        """Make another slot in the place of one that is lost, and capture from there."""
+        log.warning("group %s begins anew with a new slot", self._group.name)
+        self._capture.stop()
+        opened = self._new_slot()
+        self._backlog.begin()
+        # Positions of a database that was set back are lower: what the last capture told means nothing now.
+        self._capture, self._heard, self.lost = self._new_capture(), CaptureReport(), None
+        self._capture.start()
+        self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
+        return opened
+
+    def _new_slot(self) -> OpenSnapshot:
+        # The log is made before the slot, so that a slot left by a crash in between is known as ours.
+        self._log.create(self._source.identity(), self._source.slot_name)
+        self._source.drop_slot()
+        opened = self._source.create_slot()
+        self._log.begin(opened.snapshot.lsn)
+        return opened
