@@ -73,7 +73,7 @@ class Mirror:
         """Copy what is pending, and bring all that was committed before the start into the lake."""
         records = self._run(stop or threading.Event(), True, options or RunOptions())
         now = datetime.now(UTC)
-        tables = [_table_status(record, None, now) for record in records]
+        tables = [_table_status(record, None, None, now) for record in records]
         done = {TableState.CATCHUP, TableState.STREAMING, TableState.PAUSED}
         return OnceResult(
             reached=tuple(table for table in tables if table.state in done),
@@ -99,7 +99,9 @@ class Mirror:
             record = groups.get(group.name)
             running = record is not None and holders[group.name] is not None
             logged = record.logged_lsn if record is not None else None
-            rows = [_table_status(r, logged if running else None, now) for r in mine]
+            # What is committed while nothing can be captured has come to no table yet, and may be of any.
+            still = record.still_since if record is not None and running and place.lag_bytes else None
+            rows = [_table_status(r, logged if running else None, still, now) for r in mine]
             behind = max((row.lag_seconds for row in rows), default=0.0)
             if record is not None and not running and place.lag_bytes and record.updated_at is not None:
                 behind = max(behind, (now - record.updated_at).total_seconds())
@@ -305,7 +307,9 @@ def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:
     return [TableRecord(group.name, s.oid, s.id, TableState.PENDING, Mode.WAL) for s in source.discover()]
 
 
-def _table_status(record: TableRecord, logged: Lsn | None, now: datetime) -> TableStatus:
+def _table_status(record: TableRecord, logged: Lsn | None, still: datetime | None, now: datetime) -> TableStatus:
+    follows = record.state in (TableState.STREAMING, TableState.CATCHUP)
+    since = min((moment for moment in (record.behind_since, still if follows else None) if moment), default=now)
     caught_up = record.state is TableState.STREAMING and record.behind_since is None
     applied = record.applied_lsn
     if caught_up and logged is not None and applied is not None:
@@ -318,7 +322,7 @@ def _table_status(record: TableRecord, logged: Lsn | None, now: datetime) -> Tab
         applied_lsn=applied,
         rows=record.rows,
         changes_applied=record.changes_applied,
-        lag_seconds=max(0.0, (now - record.behind_since).total_seconds()) if record.behind_since else 0.0,
+        lag_seconds=max(0.0, (now - since).total_seconds()),
         last_commit_at=record.last_commit_at,
         error=record.error,
         remedy=record.remedy,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -165,6 +168,32 @@ def test_an_error_before_a_manifest_holds_back_the_manifests_after_it(
     assert [row["id"] for row in captured.changes("public.t")] == [1, 2]
     named = {s.file for m in captured.log.after(0) for cut in m.tables.values() for s in cut.segments}
     assert len(list(captured.log.directory.rglob("*.parquet"))) == len(named)
+
+
+def test_an_error_that_stays_is_told_all_the_time_and_tried_less_and_less_often(
+    captured: CapturedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+    full = [True]
+
+    def reached(point: str) -> None:
+        if point == faults.SEGMENT_WRITTEN and full[0]:
+            attempts.append(time.monotonic())
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(faults, "reached", reached)
+    monkeypatch.setattr(random, "uniform", lambda least, most: most)
+    with RunningPump(captured) as pump:
+        captured.database.execute("INSERT INTO t VALUES (1, 'x')")
+        wait_until(lambda: len(attempts) >= 4, 30, "four attempts")
+        gaps = [later - earlier for earlier, later in pairwise(attempts)]
+        assert gaps[0] >= 0.5 and gaps[1] >= 1 and gaps[2] >= 2, gaps
+        errors = [report.error for report in pump.reports]
+        first = next(number for number, error in enumerate(errors) if error is not None)
+        assert all(error is not None for error in errors[first:])
+        full[0] = False
+        assert pump.catch_up().error is None
+    assert [row["id"] for row in captured.changes("public.t")] == [1]
 
 
 def test_a_stop_that_can_not_publish_in_time_ends_all_the_same_and_loses_nothing(

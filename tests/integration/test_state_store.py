@@ -80,7 +80,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date(database: Database) 
     store.create()
     store.save_group(replace(old, warning="w"))
     assert [group.warning for group in store.groups()] == ["w"]
-    assert database.value("SELECT array_agg(version) FROM wal2lake.version") == [3]
+    assert database.value("SELECT array_agg(version) FROM wal2lake.version") == [4]
     store.close()
 
 

@@ -23,6 +23,7 @@ from ..config import Config, GroupConfig
 from ..decode import TextNeeded, readable
 from ..errors import (
     CaptureError,
+    ConnectionFailed,
     Kind,
     LakeUnwritable,
     SlotLost,
@@ -105,7 +106,7 @@ class Pump:
         self.changelog = ChangeLog(config.changelog_path, group.name)
         self.publication = publication.used_by(group)
         self.report = CaptureReport()
-        self.failures = 0
+        self._failures = 0
         self._needs_text = False
         self._reported_at = 0.0
         self._unreported = True
@@ -139,11 +140,18 @@ class Pump:
             self._reported_at = now
 
     def streaming(self, last: Manifest | None, **positions: Lsn) -> None:
-        """The stream is open."""
+        """The stream is open, which is the end of an error of the connection, and of no other."""
+        error = None if isinstance(self.report.error, ConnectionFailed) else self.report.error
         self.update(
-            True, state=CaptureState.STREAMING, error=None, connected_once=True, manifest=last.number if last else 0,
+            True, state=CaptureState.STREAMING, error=error, connected_once=True, manifest=last.number if last else 0,
             commit_ts=last.commit_ts if last else None, **positions,
         )  # fmt: skip
+
+    def proven(self) -> None:
+        """Something has become durable, or the session has lasted: the next failure is a first one."""
+        self._failures = 0
+        if self.report.error is not None:
+            self.update(True, error=None)
 
     @property
     def unreported(self) -> bool:
@@ -236,8 +244,8 @@ class Pump:
         return CaptureError(group=self.group.name, cause=advise(error).message)
 
     def _pause(self) -> None:
-        delay = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0**self.failures) * random.uniform(0.5, 1.0)
-        self.failures += 1
+        delay = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0**self._failures) * random.uniform(0.5, 1.0)
+        self._failures += 1
         until = time.monotonic() + delay
         poll = select.poll()
         for fd in self.owner.wake:

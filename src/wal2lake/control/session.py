@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 IDLE_ACKNOWLEDGE_SECONDS = 1.0
 REPORT_SECONDS = 0.1
+LASTING_SECONDS = 30.0
+"""a session without anything to do for so long is a good one"""
 STOP_SECONDS = 5.0
 """what is complete is published within this time after a stop, or comes again"""
 _MOST_PUBLISHING = 2
@@ -58,6 +60,7 @@ class Session:
         """bytes of complete transactions that the next manifest has so far"""
         self._logged = start
         self._idle_acknowledged_at = 0.0
+        self._opened = time.monotonic()
         self._beat_at, self._beat_logged = time.monotonic(), start
 
     def follow(self) -> None:
@@ -74,9 +77,8 @@ class Session:
             self._take_published()
             self._advance_idle()
             self._beat()
-            if self._idle:
-                # All that came is durable: the next failure is a first one.
-                self._pump.failures = 0
+            if self._idle and time.monotonic() - self._opened > LASTING_SECONDS:
+                self._pump.proven()
             self._pump.update(**self._positions())
         self._finish()
 
@@ -162,6 +164,7 @@ class Session:
             return
         self._budget.published(manifest)
         self._stream.acknowledge(cut.to_lsn)
+        self._pump.proven()
         self._pump.update(True, manifest=manifest.number, commit_ts=cut.commit_ts, **self._positions())
 
     def _finish(self) -> None:
@@ -209,6 +212,7 @@ class Session:
             self._log.record_acknowledged(self._logged)
             self._stream.acknowledge(self._logged)
             self._idle_acknowledged_at = now
+            self._pump.proven()
 
     def _beat(self) -> None:
         """When nothing has moved for a while though the server's WAL has, write an empty transaction to get a sign."""

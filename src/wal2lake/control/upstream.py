@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
@@ -45,6 +46,7 @@ class Upstream:
         self._heard = CaptureReport()
         self._began = monotonic()
         self._again = self._hurried = 0.0
+        self._still_since: datetime | None = None
         self.lost: Advice | None = None
         """what to do about a gap in the stream; None if it has none"""
 
@@ -109,6 +111,7 @@ class Upstream:
             return
         self._heard = report
         self._books.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
+        self._note_standing(error is not None or report.budget.paused)
         if error is None:
             if self.lost is None:
                 self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
@@ -125,6 +128,13 @@ class Upstream:
         elif report.fatal and monotonic() >= self._again:
             self._again = monotonic() + BACKOFF_FIRST
             self._capture.start()
+
+    def _note_standing(self, stands_still: bool) -> None:
+        if not stands_still:
+            self._still_since = None
+        elif self._still_since is None:
+            self._still_since = datetime.now(UTC)
+        self._books.note(still_since=self._still_since)
 
     def begin_anew(self) -> OpenSnapshot:
         """Make another slot in the place of one that is lost, and capture from there."""

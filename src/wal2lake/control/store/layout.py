@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LATEST = 3
+LATEST = 4
 
 CREATE = """
 CREATE SCHEMA IF NOT EXISTS wal2lake;
@@ -94,5 +94,8 @@ CREATE TABLE IF NOT EXISTS wal2lake.history (
     detail text
 );
 CREATE INDEX IF NOT EXISTS history_of_a_table ON wal2lake.history (oid, id);
+""",
+    4: """
+ALTER TABLE wal2lake.groups ADD COLUMN IF NOT EXISTS still_since timestamptz;
 """,
 }

@@ -53,6 +53,8 @@ class GroupRecord:
     warning: str | None = None
     """what is to be known though all goes on"""
     changelog_bytes: int | None = None
+    still_since: datetime | None = None
+    """since when nothing can be captured; None if it can"""
     updated_at: datetime | None = None
 
 

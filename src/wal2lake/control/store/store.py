@@ -113,7 +113,8 @@ class StateStore(Wishes, History):
             GroupRecord(
                 name=row["name"], state=GroupState(row["state"]), slot=row["slot"], capture=row["capture"],
                 holder=row["holder"], logged_lsn=lsn(row["logged_lsn"]), error=row["error"], remedy=row["remedy"],
-                warning=row.get("warning"), changelog_bytes=row.get("changelog_bytes"), updated_at=row["updated_at"],
+                warning=row.get("warning"), changelog_bytes=row.get("changelog_bytes"),
+                still_since=row.get("still_since"), updated_at=row["updated_at"],
             )
             for row in rows
         ]  # fmt: skip
@@ -130,17 +131,20 @@ class StateStore(Wishes, History):
             connection.execute(
                 """
                 INSERT INTO wal2lake.groups
-                    (name, state, holder, slot, capture, logged_lsn, error, remedy, warning, changelog_bytes)
-                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                    (name, state, holder, slot, capture, logged_lsn, error, remedy, warning, changelog_bytes,
+                     still_since)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
                 ON CONFLICT (name) DO UPDATE SET state = excluded.state, holder = excluded.holder,
                     slot = excluded.slot, capture = excluded.capture,
                     logged_lsn = coalesce(excluded.logged_lsn, groups.logged_lsn),
                     error = excluded.error, remedy = excluded.remedy, warning = excluded.warning,
-                    changelog_bytes = excluded.changelog_bytes, updated_at = now()
+                    changelog_bytes = excluded.changelog_bytes, still_since = excluded.still_since,
+                    updated_at = now()
                 """,
                 [
                     group.name, group.state, group.holder, group.slot, group.capture,
                     text(group.logged_lsn), group.error, group.remedy, group.warning, group.changelog_bytes,
+                    group.still_since,
                 ],
             )  # fmt: skip
 
