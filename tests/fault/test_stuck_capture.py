@@ -36,7 +36,7 @@ def test_the_lag_grows_and_the_error_stays_until_the_log_can_be_written(
             return table.lag_seconds
 
         # Long enough for several sessions, each of which opens the stream without a fault.
-        wait_until(lambda: behind() > 5, PATIENCE, mirrored.group)
+        wait_until(lambda: behind() > 3, PATIENCE, mirrored.group)
         in_the_way.unlink()
         mirrored.follows("t")
         wait_until(lambda: mirrored.group().error is None, PATIENCE, mirrored.group)

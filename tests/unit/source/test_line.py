@@ -81,7 +81,7 @@ message = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(sent=st.lists(message, max_size=30), pieces=st.lists(st.integers(1, 2 * BUFFER), min_size=1, max_size=40))
 def test_what_is_sent_arrives_whole_and_in_order_in_whatever_pieces(sent: list[bytes], pieces: list[int]) -> None:
     peer = Peer()
