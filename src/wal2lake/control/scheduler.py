@@ -241,7 +241,7 @@ class GroupScheduler:
             if table.resync and table.job is None and not table.paused and table.leaving is None
         ]  # fmt: skip
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
-        followed = opened is not None or self._upstream.followed
+        followed = opened is not None or self._upstream.connected
         if not pending or not followed or self._upstream.lost is not None:
             if opened is not None:
                 opened.close()

@@ -56,11 +56,6 @@ class Upstream:
         return self._heard.connected_once
 
     @property
-    def followed(self) -> bool:
-        """Whether it has at this very moment."""
-        return self._capture.report().connected_once
-
-    @property
     def logged(self) -> Lsn:
         """Everything that committed below this is in the backlog, if it concerns a table of ours."""
         # What was heard before the manifests were read: a table that none of them names is there, too.

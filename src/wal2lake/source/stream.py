@@ -69,7 +69,6 @@ class ReplicationStream:
         self.keepalive_lsn = start
         """the server has sent every transaction that committed below this"""
         self._lost: str | None = None
-        self._unsent = False
         pgconn = replication_connect(source, group)
         self.streaming = source.streaming and pgconn.server_version >= STREAMING_SINCE
         """whether transactions may come in blocks before they commit"""
@@ -97,7 +96,6 @@ class ReplicationStream:
         command = f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start} ({options})'
         with self._explained():
             self._wire.ask(command.encode())
-            self._flush()
             while not self._wire.agreed():
                 self._wait(None, ())
 
@@ -150,7 +148,7 @@ class ReplicationStream:
                 if not self._wire.gather():
                     self._wait(left, ())
                 self._wire.take()
-        except (wire.Broken, wire.Refused):
+        except (wire.Broken, wire.Refused, ConnectionFailed):
             return  # the server has ended its side, or the connection is gone, and with it the need to end it
 
     def close(self) -> None:
@@ -216,14 +214,14 @@ class ReplicationStream:
         return max(0.01, min(self._told + self._patience.status, silence) - time.monotonic() + 0.01)
 
     def _wait(self, timeout: float | None, wake: Sequence[int], reading: bool = True) -> bool:
+        with self._explained():
+            sent = self._wire.flush()
         poll = select.poll()
-        if wanted := (select.POLLIN if reading else 0) | (select.POLLOUT if self._unsent else 0):
+        if wanted := (select.POLLIN if reading else 0) | (0 if sent else select.POLLOUT):
             poll.register(self._wire.fileno, wanted)
         for fd in wake:
             poll.register(fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        if self._unsent:
-            self._flush()
         return not ready.isdisjoint(wake)
 
     def _tell(self, reply: bool = False) -> None:
@@ -233,11 +231,6 @@ class ReplicationStream:
         with self._explained():
             self._wire.send(message)
         self._told = time.monotonic()
-        self._flush()
-
-    def _flush(self) -> None:
-        with self._explained():
-            self._unsent = not self._wire.flush()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
