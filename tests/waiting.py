@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-INTERVAL = 0.05
+SHORTEST, LONGEST, SHARE = 0.02, 0.3, 0.1
+"""seconds between two looks, which cost something: so large a share of the wait so far, within bounds"""
 
 T = TypeVar("T")
 
@@ -16,12 +17,13 @@ def wait_until(condition: Callable[[], T], timeout: float, message: str | Callab
 
     `message` says what was waited for; as a function, it is called at the end to describe the state of things.
     """
-    limit = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         seen = condition()
         if seen:
             return seen
-        if time.monotonic() >= limit:
+        waited = time.monotonic() - began
+        if waited >= timeout:
             text = message() if callable(message) else message
             raise AssertionError(f"not within {timeout:g} s: {text} (last seen: {seen!r})")
-        time.sleep(INTERVAL)
+        time.sleep(min(LONGEST, max(SHORTEST, waited * SHARE)))

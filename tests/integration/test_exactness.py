@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from conftest import ConfigFactory
 from oracle import assert_equal_tables
-from servers import Database, fresh_database
+from servers import Database
 from wal2lake.config import Config
-from wal2lake.demo.server import EmbeddedServer
 from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -245,24 +242,19 @@ def _example(strategy: st.SearchStrategy[str], seed: int) -> str:
     return found[-1]
 
 
-def test_random_tables_come_out_exactly(
-    server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_random_tables_come_out_exactly(database: Database, config: ConfigFactory, spark: SparkSession) -> None:
+    made: list[tuple[list[str], list[list[str | None]]]] = []
+
     @settings(
-        max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=10, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
-    @given(st.lists(tables(), min_size=8, max_size=8))
-    def exact(made: list[tuple[list[str], list[list[str | None]]]]) -> None:
-        lake = tmp_path_factory.mktemp("values") / "lake"
-        with fresh_database(server) as database:
-            check_exact(database, _config(database, lake), spark, made)
+    @given(tables())
+    def collect(table: tuple[list[str], list[list[str | None]]]) -> None:
+        made.append(table)
 
-    exact()
-
-
-def _config(database: Database, lake: Path) -> Config:
-    sections: dict[str, Any] = {
-        "source": {"dsn": database.dsn}, "lake": {"path": str(lake)},
-        "groups": [{"name": "default", "flush_interval": 0.2}],
-    }  # fmt: skip
-    return Config(**sections)
+    collect()
+    try:
+        check_exact(database, config(), spark, made)
+    except BaseException as error:
+        error.add_note(f"the tables were {made!r}")
+        raise
