@@ -46,6 +46,10 @@ class Stretch:
         return self.followed.since(RAMP_SECONDS) or list(self.followed.delays)
 
     @property
+    def batches(self) -> list[Batch]:
+        return _steady_batches(self.followed, RAMP_SECONDS)
+
+    @property
     def p50(self) -> float:
         return percentile([delay.seconds for delay in self.delays], 50)
 
@@ -69,7 +73,7 @@ class Outcome:
 
     @property
     def batches(self) -> list[Batch]:
-        return [batch for stretch in self.stretches for batch in stretch.followed.batches]
+        return [batch for stretch in self.stretches for batch in stretch.batches]
 
     @property
     def rows_per_second(self) -> float:
@@ -92,7 +96,8 @@ def measure(options: Options) -> Section:
         with running(project) as run:
             run.until_streaming(len(TABLES))
             warm_up = follow(ground, run, writer, ROWS_PER_SECOND, min(WARM_UP_SECONDS, options.seconds))
-            size = _usual_size(warm_up)
+            half = _steady_batches(warm_up, warm_up.written.seconds / 2)
+            size = max(1, round(median(batch.changes for batch in half)))
             with warm_merge(project.config, TABLES[0]) as merge:
                 merge.seconds(size, WARM_UP_MERGES)
                 merges = [merge.seconds(size, MERGES)]
@@ -122,12 +127,11 @@ def prepare(ground: Ground, tables: Sequence[str], rows: int) -> Project:
     return new_project(ground.directory / "project", ground.dsn, [f"public.{table}" for table in tables])
 
 
-def _usual_size(warm_up: Followed) -> int:
-    """Changes in a lake commit, once the first half of the warm-up is over."""
-    commits = warm_up.written.commits
-    half = (commits[0].at + commits[-1].at) / 2
-    later = [batch.changes for batch in warm_up.batches if half <= batch.at <= commits[-1].at]
-    return max(1, round(median(later or [batch.changes for batch in warm_up.batches])))
+def _steady_batches(followed: Followed, since: float) -> list[Batch]:
+    """The lake commits while it was written, from so many seconds after the first commit on."""
+    commits = followed.written.commits
+    later = [batch for batch in followed.batches if batch.at > commits[0].at]
+    return [batch for batch in later if commits[0].at + since <= batch.at <= commits[-1].at] or later
 
 
 def _spread(delays: Sequence[Delay]) -> dict[str, Any]:
