@@ -16,7 +16,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from capturing import GROUP, SLOT, CapturedGroup
+from capturing import GROUP, PATIENCE, SLOT, CapturedGroup
 from servers import Database, fresh_database
 from waiting import wait_until
 from wal2lake import faults
@@ -104,6 +104,25 @@ def test_nothing_is_acknowledged_before_the_transaction_is_published(captured: C
     assert pieces > 1, "the transaction was to come in pieces"
     for told, logged in seen:
         assert not [row["id"] for row in rows if logged <= row["_commit_lsn"] < told], f"{told} told, {logged} logged"
+
+
+def test_who_is_in_a_hurry_is_answered_when_all_is_published_or_nothing_is_to_be(
+    database: Database, tmp_path: Path
+) -> None:
+    patient = CapturedGroup(database, tmp_path, flush_interval=600)
+    made(patient)
+    patient.start()
+    try:
+        patient.capture.wait_for(lambda r: r.connected_once, PATIENCE)
+        patient.capture.hurry()
+        nothing = patient.capture.wait_for(lambda r: r.answers == 1, PATIENCE)
+        assert nothing.answers == 1 and nothing.manifest == 0
+        database.execute("INSERT INTO t VALUES (1, 'x')")
+        report = patient.catch_up()
+        assert patient.capture.wait_for(lambda r: r.answers == 2, PATIENCE).answers == 2
+        assert report.manifest == 1
+    finally:
+        patient.stop()
 
 
 def test_what_is_open_holds_the_slot_at_the_last_commit(captured: CapturedGroup) -> None:

@@ -231,7 +231,7 @@ class GroupConfig(_Section):
     capture: Annotated[Literal["auto", "wal", "poll", "trigger"], AfterValidator(_available)] = Field(
         "auto", description="How changes are read. This version reads the WAL: auto and wal."
     )
-    flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log.")
+    flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log, at most.")
     flush_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, description="Bytes that cut a manifest sooner.")
     on_drop: OnDrop = Field(
         "drop", description="What becomes of a column that the source drops: drop it, or keep it and write NULL."

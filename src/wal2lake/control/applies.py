@@ -10,7 +10,9 @@ import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from itertools import islice
 from queue import SimpleQueue
+from time import monotonic
 
 from ..lake.model import Applied
 from .tables import TableRun
@@ -55,6 +57,11 @@ class Applies:
         if self._line.pop(oid, None) is not None:
             self._turns.leave((self, oid))
 
+    @property
+    def called(self) -> bool:
+        """Whether it is a table's turn."""
+        return any(self._turns.mine((self, oid), self._done) for oid in islice(self._line, 1))
+
     def next(self) -> TableRun | None:
         """The table whose turn it is; None while all workers are busy or nobody waits."""
         for oid, table in self._line.items():
@@ -66,6 +73,7 @@ class Applies:
 
     def start(self, table: TableRun, work: Callable[[], Applied]) -> None:
         table.job = job = self._turns.begin((self, table.schema.oid), work)
+        table.began = monotonic()
         self._under_way.append(job)
         job.add_done_callback(lambda _: self._end(table))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from time import monotonic
 
 from ..changelog import ChangeLog, Manifest
 from ..position import ZERO, Lsn
@@ -29,6 +30,8 @@ class Backlog:
         """number and tables of each manifest that is not retired"""
         self.seen = 0
         """number of the last manifest that was read"""
+        self.read_at = 0.0
+        """when that was, by the clock that only goes forward"""
         self.newest: Manifest | None = None
         """that manifest, without its tables"""
         self.position: Lsn = ZERO
@@ -45,7 +48,7 @@ class Backlog:
         for manifest in self._log.after(self.seen):
             self._kept.append((manifest.number, tuple(manifest.tables)))
             self.seen, self.position = manifest.number, manifest.to_lsn
-            self.newest = replace(manifest, tables={})
+            self.newest, self.read_at = replace(manifest, tables={}), monotonic()
             for oid in manifest.tables:
                 part = manifest.of(oid)
                 self._queues.setdefault(oid, deque()).append(part)

@@ -72,6 +72,8 @@ class CaptureReport:
     """what stands in the way; None when all is well"""
     connected_once: bool = False
     """whether the stream has ever been open"""
+    answers: int = 0
+    """how often all was published that was complete when somebody was in a hurry"""
     budget: Usage = field(default_factory=Usage)
     """how full the change log is"""
 

@@ -108,7 +108,7 @@ class GroupScheduler:
                 self._step()
                 if self._settled():
                     break
-                self._wake.wait(TURN_SECONDS)
+                self._wake.wait(self._upstream.freshness.awaited or TURN_SECONDS)
         finally:
             self._end()
         return tuple(table.record for table in self._tables if not table.arriving)
@@ -308,11 +308,15 @@ class GroupScheduler:
             return False
         if self._until is not None or table.state is TableState.CATCHUP or table.on_the_way:
             return True
+        if self._upstream.freshness.too_soon(table.began):
+            return False
         waiting = self._backlog.after(table.schema.oid, applied.manifest)
         committed = table.record.last_commit_at
         return self._pace.due(table.schema, committed, waiting, datetime.now(UTC))
 
     def _start_applies(self) -> None:
+        if not self._applies.called or (self._until is None and not self._upstream.fresh()):
+            return
         while (table := self._applies.next()) is not None:
             applied = table.applied
             if not table.active or table.job is not None or applied is None or table.resync:

@@ -54,6 +54,8 @@ class Session:
         self._wake = (*pump.owner.wake, self._pipeline.wake)
         self._hurry_until: Lsn | None = None
         """when all below it has come, what is complete is published at once"""
+        self._owes_answer = False
+        """whether somebody in a hurry has not been told yet that all that was complete is published"""
         self._pending_since: float | None = None
         """since when a complete transaction waits for a manifest to be asked for"""
         self._handed_over = 0
@@ -144,7 +146,7 @@ class Session:
     def _hurried(self) -> bool:
         if self._hurry_until is None or self._stream.received < self._hurry_until:
             return False
-        self._hurry_until = None
+        self._hurry_until, self._owes_answer = None, True
         return self._pending_since is not None
 
     def _publish(self) -> None:
@@ -155,6 +157,9 @@ class Session:
     def _take_published(self) -> None:
         for published in self._pipeline.published():
             self._note(published)
+        if self._owes_answer and not self._pipeline.publishing:
+            self._owes_answer = False
+            self._pump.update(True, answers=self._pump.report.answers + 1)
 
     def _note(self, published: Published) -> None:
         cut, manifest = published.cut, published.manifest

@@ -38,6 +38,8 @@ class TableRun:
     resync_wanted: datetime | None = None
     """when the copy that is wanted, or under way, was asked for"""
     job: Future[Applied] | None = None
+    began: float = 0.0
+    """when its last work on the lake did, by the clock that only goes forward"""
     catch_up: Lsn = ZERO
     """a table that has this position has caught up"""
     copy_failed: bool = False

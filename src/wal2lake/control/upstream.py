@@ -23,6 +23,7 @@ from .backlog import Backlog
 from .books import Books
 from .capture import CaptureProcess
 from .copies import OpenSnapshot
+from .freshness import Freshness
 from .pump import CaptureReport, CaptureState
 from .state import BACKOFF_FIRST, GroupState
 
@@ -46,6 +47,7 @@ class Upstream:
         self._heard = CaptureReport()
         self._began = monotonic()
         self._again = self._hurried = 0.0
+        self.freshness = Freshness(group.flush_interval, self.hurry)
         self._still_since: datetime | None = None
         self.lost: Advice | None = None
         """what to do about a gap in the stream; None if it has none"""
@@ -97,6 +99,13 @@ class Upstream:
         if monotonic() - self._hurried > HURRY_SECONDS:
             self._hurried = monotonic()
             self._capture.hurry()
+
+    def fresh(self) -> bool:
+        """Whether the backlog has what was complete a moment ago; if not, that is asked for, and there very soon."""
+        heard = self._heard
+        if heard.state is not CaptureState.STREAMING or heard.budget.paused:
+            return True
+        return self.freshness.given(self._backlog.seen, self._backlog.read_at, heard.answers)
 
     def look(self, ending: bool) -> None:
         """Take in what the capture reports. Raises its error if that is to end the run, which is `ending` anyway."""

@@ -109,7 +109,7 @@ class ReplicationStream:
         deadline = time.monotonic() + timeout
         while True:
             self._keep_up()
-            messages, heard = self._drain()
+            messages, heard = self._drain(wake)
             if messages or heard:
                 return messages
             remaining = deadline - time.monotonic()
@@ -162,9 +162,9 @@ class ReplicationStream:
     ) -> None:
         self.close()
 
-    def _drain(self) -> tuple[Messages, bool]:
+    def _drain(self, wake: Sequence[int]) -> tuple[Messages, bool]:
         with self._explained():
-            self._gather()
+            self._gather(wake)
             arrived = self._wire.take()
         if self._lost:
             raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
@@ -175,7 +175,7 @@ class ReplicationStream:
             self.received = max(self.received, Lsn(start))
         return arrived.messages, bool(arrived.keepalives)
 
-    def _gather(self) -> None:
+    def _gather(self, wake: Sequence[int]) -> None:
         began, lingered = time.monotonic(), False
         while True:
             came = self._wire.gather()
@@ -188,7 +188,8 @@ class ReplicationStream:
                 # The server sends each message by itself. Who takes them one by one is busy with that alone, and keeps
                 # the server's process from its work each time.
                 lingered = True
-                time.sleep(_PAUSE_SECONDS)
+                if _readable(wake, _PAUSE_SECONDS):
+                    return
             if self._wire.gathered >= _DRAIN_BYTES or now - began > _DRAIN_SECONDS:
                 return
 
@@ -216,13 +217,8 @@ class ReplicationStream:
     def _wait(self, timeout: float | None, wake: Sequence[int], reading: bool = True) -> bool:
         with self._explained():
             sent = self._wire.flush()
-        poll = select.poll()
-        if wanted := (select.POLLIN if reading else 0) | (0 if sent else select.POLLOUT):
-            poll.register(self._wire.fileno, wanted)
-        for fd in wake:
-            poll.register(fd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        return not ready.isdisjoint(wake)
+        wanted = (select.POLLIN if reading else 0) | (0 if sent else select.POLLOUT)
+        return _readable(wake, timeout, (self._wire.fileno, wanted) if wanted else None)
 
     def _tell(self, reply: bool = False) -> None:
         clock = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
@@ -260,3 +256,14 @@ class ReplicationStream:
         if not said.state or said.state[:2] in ("08", "57"):
             self._connection_failed(said.text)
         raise SourceError(operation=f"streaming from slot {self._slot}", cause=said.text)
+
+
+def _readable(fds: Sequence[int], timeout: float | None, other: tuple[int, int] | None = None) -> bool:
+    """Wait until one of `fds` can be read, or an event of another one comes; whether it is the former."""
+    poll = select.poll()
+    if other is not None:
+        poll.register(*other)
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
+    return not ready.isdisjoint(fds)
