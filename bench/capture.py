@@ -50,7 +50,7 @@ def measure(options: Options) -> Section:
             )
             for each in outcomes
         ),
-        notes=tuple(_note(each) for each in outcomes),
+        notes=tuple(cores(each) for each in outcomes),
         figures={"loads": outcomes},
         ratios=tuple(
             Ratio("capture", each["load"], "s", each["seconds"], PEER, each["peer_seconds"], each["ratio"], TARGET)
@@ -59,7 +59,8 @@ def measure(options: Options) -> Section:
     )  # fmt: skip
 
 
-def _note(outcome: dict[str, Any]) -> str:
+def cores(outcome: dict[str, Any]) -> str:
+    """How busy both ends of the stream were."""
     own, server = outcome["own_cores"], outcome["server_cores"]
     if own is None or server is None:
         return f"{outcome['load']}: processor use unknown on this system"

@@ -146,6 +146,11 @@ class Pipeline:
         return self._bytes >= MOST_BYTES
 
     @property
+    def idle(self) -> bool:
+        """Whether all that was taken is written."""
+        return not self._bytes
+
+    @property
     def unpublished_bytes(self) -> int:
         """What segments that no manifest names yet have on disk."""
         return sum(each.writer.bytes for each in tuple(self._unpublished))

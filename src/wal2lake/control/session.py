@@ -124,7 +124,7 @@ class Session:
 
     def _hand_over(self) -> None:
         """Pass on what is enough to be worth it: rows are written in portions of this size."""
-        if self._intake.complete_is_worth_decoding:
+        if self._intake.complete_is_worth_decoding(self._pipeline.idle):
             self._take_complete()
         if self._intake.open_is_worth_decoding:
             self._take_complete()

@@ -14,6 +14,7 @@ from .messages import BEGIN, COMMIT, Messages
 SLICE_BYTES = 8 * 1024 * 1024
 """raw bytes that are decoded together, far below what a string column can hold"""
 _WIDE_MESSAGE = 512
+_IDLE_SHARE = 4
 
 
 def slice_bytes(size: int, messages: int) -> int:
@@ -44,9 +45,10 @@ class Intake:
     def pending_bytes(self) -> int:
         return self.complete_bytes + self.open_bytes
 
-    @property
-    def complete_is_worth_decoding(self) -> bool:
-        return self.complete_bytes >= slice_bytes(self.complete_bytes, self._complete_messages)
+    def complete_is_worth_decoding(self, idle: bool) -> bool:
+        """`idle`: who decodes has nothing else to do. Less is enough then, and less is left over at the end."""
+        enough = slice_bytes(self.complete_bytes, self._complete_messages)
+        return self.complete_bytes >= (enough // _IDLE_SHARE if idle else enough)
 
     @property
     def open_is_worth_decoding(self) -> bool:

@@ -6,6 +6,7 @@ import pytest
 from stream_encoder import begin, commit, insert, relation, table
 
 from wal2lake.decode import Intake, Messages, slices
+from wal2lake.decode import intake as intake_module
 
 ONE = table({"id": "int", "name": "string"}, oid=1)
 FIRST = [begin(100), relation(ONE), insert(1, ["1", "a"]), commit(100)]
@@ -36,6 +37,17 @@ def test_what_is_complete_is_taken_before_what_is_open_and_all_of_it_once() -> N
     assert (intake.pending_bytes, intake.has_complete, intake.in_transaction) == (0, False, True)
     intake.feed([commit(200)])
     assert flat(intake.take_complete()) == [commit(200)] and not intake.in_transaction
+
+
+def test_less_is_worth_decoding_while_nobody_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake_module, "SLICE_BYTES", 2 * sum(map(len, FIRST)))
+    intake = Intake()
+    intake.feed([*FIRST, *SECOND])
+    assert intake.complete_is_worth_decoding(idle=True) and not intake.complete_is_worth_decoding(idle=False)
+    intake.feed([commit(200), *FIRST])
+    assert intake.complete_is_worth_decoding(idle=False)
+    intake.take_complete()
+    assert not intake.complete_is_worth_decoding(idle=True)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 50, 100, 10_000])
