@@ -12,7 +12,7 @@ from mirroring import GROUP, PATIENCE, Mirrored
 
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.freshness import ANSWER_SECONDS
+from wal2lake.control.freshness import ANSWER_SECONDS, FRESH_SHARE
 from wal2lake.lake import Applied, Batch, Lake
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def test_what_was_committed_while_all_workers_were_busy_is_in_the_batch_that_wai
         database.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
         wait_until(lambda: begun, PATIENCE, "a worker has begun")
         database.execute("INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)")
+        old = moments[0] + FRESH_SHARE * FLUSH_INTERVAL
+        wait_until(lambda: monotonic() > old, PATIENCE, "the manifest is no longer new")
         go_on.set()
         mirrored.becomes_equal("a", "b")
     first, second = begun[0][0], begun[1][0]

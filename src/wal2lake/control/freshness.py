@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import inf
 from time import monotonic
 
-FRESH_SECONDS = 0.1
-"""what was published so long ago is new still"""
+FRESH_SHARE = 0.25
+"""what was published no longer ago than this share of the flush interval is new still"""
 ANSWER_SECONDS = 0.2
 """how long the capture may take for it, before work begins with what is there; usually it is a quarter of that"""
 
@@ -19,7 +19,7 @@ ANSWER_SECONDS = 0.2
 class Freshness:
     def __init__(self, flush_interval: float, hurry: Callable[[], object]) -> None:
         """`hurry`: ask the capture to publish what is complete. It counts its answers; a manifest is one, too."""
-        self._interval, self._hurry = flush_interval, hurry
+        self._interval, self._fresh, self._hurry = flush_interval, FRESH_SHARE * flush_interval, hurry
         self._fresh_until = self._asked_last = -inf
         self._asked: tuple[float, tuple[int, int]] | None = None
 
@@ -29,7 +29,7 @@ class Freshness:
         `manifest` was read at `read_at`; so many times the capture has answered that all is published.
         """
         now = monotonic()
-        if now < max(self._fresh_until, read_at + FRESH_SECONDS):
+        if now < max(self._fresh_until, read_at + self._fresh):
             self._asked = None
             return True
         if self._asked is None:
@@ -39,7 +39,7 @@ class Freshness:
         asked_at, known = self._asked
         if (manifest, answers) == known and now - asked_at < ANSWER_SECONDS:
             return False
-        self._asked, self._fresh_until = None, now + FRESH_SECONDS
+        self._asked, self._fresh_until = None, now + self._fresh
         return True
 
     @property
