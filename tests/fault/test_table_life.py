@@ -12,9 +12,11 @@ from mirroring import PATIENCE, Mirrored
 from oracle import assert_equal_tables
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.store import GroupWish, HistoryEntry
+from wal2lake.control.catalogue import Catalogue, Wanted
+from wal2lake.control.store import GroupWish, HistoryEntry, StateStore
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
+from wal2lake.lake import Applied, Lake
 from wal2lake.mirror import Mirror, RunOptions
 
 if TYPE_CHECKING:
@@ -211,6 +213,49 @@ def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored:
             stop.set()
             reader.join()
     assert set(seen) == {50} and len(seen) > 10
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["looked before it ended", "believed after it ended"])
+def test_a_look_while_a_table_is_taken_over_asks_for_no_fresh_copy(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    looked, ended = threading.Event(), threading.Event()
+    under_way = threading.Event()
+    restate, look, end = Lake.restate, Catalogue.look, StateStore.end_take_over
+
+    def held(self: Lake, applied: Applied, source_id: str) -> Applied:
+        under_way.set()
+        assert looked.wait(PATIENCE)
+        return restate(self, applied, source_id)
+
+    def seen(self: Catalogue, strict: bool = False) -> Wanted:
+        meanwhile = under_way.is_set() and not looked.is_set()
+        wanted = look(self, strict)
+        if meanwhile and wanted.resyncs:
+            looked.set()
+            assert not late or ended.wait(PATIENCE)
+        return wanted
+
+    def told(self: StateStore, oid: int, group: str, copied: bool) -> bool:
+        try:
+            return end(self, oid, group, copied)
+        finally:
+            ended.set()
+
+    mirror = _mirror(mirrored)
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, mirror.groups)
+        monkeypatch.setattr(Lake, "restate", held)
+        monkeypatch.setattr(Catalogue, "look", seen)
+        monkeypatch.setattr(StateStore, "end_take_over", told)
+        mirror.move(["public.a"], "second")
+        wait_until(lambda: _group_of(mirrored, "a") == "second", PATIENCE, lambda: mirrored.table("a"))
+        _write(mirrored, "a", "b", first=101)
+        mirrored.follows("a", "b")
+        assert looked.is_set() and ended.is_set()
+        assert _moves(mirror.history("public.a")).count("SNAPSHOT") == 1
 
 
 def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mirrored: Mirrored) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from ..changelog import ChangeLog
 from ..errors import Wal2LakeError
@@ -40,6 +41,8 @@ class Taken:
     ours: bool
     applied: Applied | None = None
     """where it goes on; None: with a fresh copy"""
+    claimed: datetime | None = None
+    """when it became ours, and wanted a fresh copy until it was known where it goes on"""
 
 
 class Moves:
@@ -85,7 +88,8 @@ class Moves:
         """Continue a lake table from where the other group left it, or find that it needs a fresh copy."""
         oid, source_id = table.schema.oid, self._source.table_id(table.schema.oid)
         position = table.wish.handed_lsn if table.wish is not None else None
-        if not self._store.take_over(table.record):
+        claimed = self._store.take_over(table.record)
+        if claimed is None:
             return Taken(table, False)
         found = self._lake.applied(table.target, source_id) if position else None
         applied: Applied | None = None
@@ -95,7 +99,7 @@ class Moves:
             if self._log.stretch.continues(at.manifest, at.lsn):
                 applied = self._lake.restate(at, source_id)
         # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
-        return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied)
+        return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied, claimed)
 
     def taken(self, result: Taken) -> None:
         table, applied = result.table, result.applied
@@ -103,6 +107,8 @@ class Moves:
             # Something else was asked for meanwhile; the next look says what.
             return
         table.arriving, table.dirty = False, True
+        # A look at the store that was under way meanwhile may have found that it wants a copy since then.
+        table.resync_wanted = result.claimed
         if table.wish is not None:
             table.wish = replace(table.wish, moving_from=None, handover_lsn=None, handed_lsn=None)
         if applied is None:

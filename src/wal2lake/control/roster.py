@@ -117,7 +117,12 @@ class Roster:
             if table is None:
                 table = TableRun(schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(wish, self.group))
                 self._tables[oid] = new[oid] = table
-            elif asked is not None and (table.resync_wanted is None or asked > table.resync_wanted):
+            elif (
+                # What one that arrives is asked for is part of its taking over.
+                asked is not None
+                and not table.arriving
+                and (table.resync_wanted is None or asked > table.resync_wanted)
+            ):
                 table.resync, table.resync_wanted = True, asked
                 self.wake(table)
             if table.schema != schema or table.wish != wish:

@@ -182,18 +182,22 @@ class StateStore(Wishes, History):
                 )
         return claimed
 
-    def take_over(self, table: TableRecord) -> bool:
+    def take_over(self, table: TableRecord) -> datetime | None:
         """Claim a table that was handed over to its group. It wants a fresh copy until `end_take_over` knows better.
 
-        False if somebody has asked for something else meanwhile.
+        Since when it does; None if somebody has asked for something else meanwhile.
         """
         with self.use() as connection, connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s, 1)", [LOCK_CLASS])
             if not handed_to(connection, table.oid, table.group):
-                return False
+                return None
             connection.execute(_CLAIM_TABLES, [Jsonb([_table_values(table)])])
-            row = connection.execute("SELECT group_name FROM wal2lake.tables WHERE oid = %s", [table.oid]).fetchone()
-        return row is not None and row["group_name"] == table.group
+            row = connection.execute(
+                "SELECT coalesce(resync_wanted, now()) AS wanted FROM wal2lake.tables"
+                " WHERE oid = %s AND group_name = %s",
+                [table.oid, table.group],
+            ).fetchone()
+        return row["wanted"] if row is not None else None
 
     def forget_tables(self, group: str, oids: Iterable[int]) -> None:
         with self.use() as connection:
