@@ -83,6 +83,10 @@ class Mirrored:
         thread.start()
         try:
             yield
+        except BaseException as error:
+            if ended:
+                error.add_note(f"the run had ended by then: {ended[0]!r}")
+            raise
         finally:
             stop.set()
             thread.join(PATIENCE)
