@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from itertools import islice
 from queue import SimpleQueue
 from time import monotonic
 
@@ -59,17 +58,17 @@ class Applies:
 
     @property
     def called(self) -> bool:
-        """Whether it is a table's turn."""
-        return any(self._turns.mine((self, oid), self._done) for oid in islice(self._line, 1))
+        """Whether it is the turn of the table that has waited longest."""
+        first = next(iter(self._line), None)
+        return first is not None and self._turns.mine((self, first), self._done)
 
     def next(self) -> TableRun | None:
         """The table whose turn it is; None while all workers are busy or nobody waits."""
-        for oid, table in self._line.items():
-            if not self._turns.mine((self, oid), self._done):
-                return None
-            self.leave(oid)
-            return table
-        return None
+        if not self.called:
+            return None
+        table = next(iter(self._line.values()))
+        self.leave(table.schema.oid)
+        return table
 
     def start(self, table: TableRun, work: Callable[[], Applied]) -> None:
         table.job = job = self._turns.begin((self, table.schema.oid), work)
