@@ -4,7 +4,7 @@
     ├── ConfigError              the configuration file, an environment variable, an argument
     ├── SourceError              PostgreSQL
     │   ├── ConnectionFailed     ├── SlotInUse     ├── SlotLost      ├── SourceReplaced
-    │   ├── SourceRestored       ├── TableMissing  └── SourceRefused
+    │   ├── SourceRestored       ├── TableMissing  ├── SourceRefused └── SourceBusy, SourceAltered
     ├── CaptureError             the capture process
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
@@ -120,6 +120,17 @@ class SourceRefused(SourceError):
     """PostgreSQL refused {operation} on {object}: {cause}"""
 
     remedy_text = "run: wal2lake check"
+
+
+class SourceBusy(SourceError):
+    """PostgreSQL: {operation} {object} has to wait: {cause}"""
+
+    remedy_text = "nothing: it is tried again until the other sessions are done"
+    kind = Kind.TRANSIENT
+
+
+class SourceAltered(SourceBusy):
+    """PostgreSQL: {operation} {object} has to look again: a table was dropped or renamed meanwhile"""
 
 
 class CaptureError(Wal2LakeError):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
+from ..errors import SourceBusy
 from ..position import Lsn
 from .catalogue import Catalogue, Wanted
 from .chores import Chores
@@ -35,10 +36,17 @@ class Fulfilment:
         self._now = threading.Event()
         self._looked = 0.0
 
-    def first_look(self) -> Wanted:
-        """What is wanted when a run begins; a name that means nothing is an error then."""
-        self._looked = monotonic()
-        return self._catalogue.look(strict=True)
+    def first_look(self, busy: Callable[[SourceBusy], object]) -> Wanted:
+        """What is wanted when a run begins; a name that means nothing is an error then.
+
+        Tables that are being altered are waited for, as a new slot waits for open transactions; `busy` is told.
+        """
+        while True:
+            self._looked = monotonic()
+            try:
+                return self._catalogue.look(strict=True)
+            except SourceBusy as error:
+                busy(error)
 
     def look_now(self) -> None:
         """Something was asked for. From any thread."""

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, SourceBusy, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -102,7 +102,7 @@ class GroupScheduler:
     def run(self, stop: Stop, once: bool = False) -> tuple[TableRecord, ...]:
         """Mirror until `stop` is set; with `once`, until all that was committed at the start is applied."""
         try:
-            self._begin(once)
+            self._begin(stop, once)
             while not stop.is_set():
                 self._wake.clear()
                 self._step()
@@ -113,12 +113,13 @@ class GroupScheduler:
             self._end()
         return tuple(table.record for table in self._tables if not table.arriving)
 
-    def _begin(self, once: bool) -> None:
+    def _begin(self, stop: Stop, once: bool) -> None:
         self._lease.take()
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
-        wanted = self._wishes.first_look()
+        wanted = self._wishes.first_look(partial(self._wait_for_source, stop))
+        self._books.note(error=None, remedy=None)
         self._until = self._source.mark() if once else None
         self._tables.patient = not once
         if not self._log.started:
@@ -140,6 +141,14 @@ class GroupScheduler:
         if opened is not None:
             self._copy_pending(opened)
         self._books.note(state=GroupState.RUNNING)
+
+    def _wait_for_source(self, stop: Stop, error: SourceBusy) -> None:
+        """Tell what a first start waits for. Raises it if the run is to stop."""
+        if stop.is_set():
+            raise error
+        log.warning("group %s: %s", self.group.name, error)
+        self._books.note(error=str(error), remedy=error.remedy)
+        self._books.save_now(ZERO)
 
     def _end(self) -> None:
         self._stopping.set()

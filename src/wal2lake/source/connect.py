@@ -26,7 +26,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ..config import SourceConfig
-from ..errors import ConfigError, ConnectionFailed, SourceError, SourceRefused
+from ..errors import ConfigError, ConnectionFailed, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -175,6 +175,8 @@ def explained(operation: str, object: str, remedy: str | None = None) -> Iterato
     except psycopg.errors.InsufficientPrivilege as error:
         cause = error.diag.message_primary or "permission denied"
         raise SourceRefused(operation=operation, object=object, cause=cause, **hint) from error
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+        raise SourceBusy(operation=operation, object=object, cause="other sessions hold locks") from error
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
         if error.sqlstate is None or error.sqlstate[:2] == "08" or error.sqlstate[:3] == "57P":
             cause = error.diag.message_primary or "the connection was lost"

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
-from ..errors import ConnectionFailed, ValueRefused
+from ..errors import ConnectionFailed, SourceAltered, SourceBusy, ValueRefused
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
 """how long a question about the catalog may take"""
+LOCKED_SECONDS = 5.0
+"""how long locks of other sessions are waited for before that is told"""
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,26 @@ class Source:
         )
 
     def publish(self, schemas: Sequence[TableSchema]) -> None:
-        """Make the group's publication hold exactly these tables. One that the group names is somebody else's."""
+        """Make the group's publication hold exactly these tables. One that the group names is somebody else's.
+
+        Raises SourceBusy, and says who is in the way, if they are locked for long.
+        """
         if self._group.publication is not None:
             return
         parts = [schema for schema in schemas if schema.where is not None or schema.only]
         whole = [(schema.oid, schema.id) for schema in schemas if schema not in parts]
         name = publication.publication_name(self._group.name)
-        self._ask(lambda c: publication.ensure(c, name, whole, parts))
+        until = monotonic() + LOCKED_SECONDS
+        while True:
+            try:
+                self._ask(lambda c: publication.ensure(c, name, whole, parts))
+                return
+            except SourceAltered:
+                raise
+            except SourceBusy as error:
+                found = self._ask(lambda c: publication.blockers(c, [schema.oid for schema in schemas]))
+                if not found or monotonic() > until:
+                    raise _blocked_by(found, error) from error
 
     def unpublished(self, oids: Collection[int]) -> frozenset[int]:
         """Those that the group's own publication lacks: what was done to them meanwhile is not in the stream."""
@@ -208,6 +224,14 @@ class Source:
                 self._connection.close()
                 self._connection = None
                 raise
+
+
+def _blocked_by(found: Sequence[tuple[int, str]], error: SourceBusy) -> SourceBusy:
+    if not found:
+        return error
+    pid, cause = found[0]
+    remedy = f"wait for that transaction's end, or end it: SELECT pg_terminate_backend({pid})"
+    return SourceBusy(**{**error.fields, "cause": cause, "remedy": remedy})
 
 
 def _lsn(text: str | None) -> Lsn | None:

@@ -4,19 +4,23 @@ Partitioned tables are named by their root with publish_via_partition_root = fal
 changes under the leaf's own oid, TRUNCATE of one leaf included, and a partition made later is in from its first row.
 Row filters and column lists of tables are those of the publication; PostgreSQL applies them before it sends a row.
 A publication counts from when it was made: it must exist before the slot whose stream uses it.
+
+To publish a table is to lock it for a moment. Who alters it in a transaction is waited for, so briefly at a time that
+PostgreSQL never has to end that transaction because the two wait for each other.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import psycopg
 from psycopg import sql
 
 from ..config import GroupConfig
-from ..errors import SourceRefused
+from ..errors import SourceAltered, SourceRefused
 from ..schema import TableId, TableSchema
 from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
@@ -24,6 +28,12 @@ from .connect import Connection, explained, query
 from .model import filtered
 
 log = logging.getLogger(__name__)
+
+
+_GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
+
+LOCK_SECONDS = 0.4
+"""how long a lock is waited for: less than a server's deadlock_timeout, which is 1 s where nobody changed it"""
 
 
 def publication_name(group: str) -> str:
@@ -38,9 +48,13 @@ def used_by(group: GroupConfig) -> str:
 def ensure(
     conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = ()
 ) -> bool:
-    """Make the publication hold exactly these tables whole, and parts of others. Returns whether it had to change."""
+    """Make the publication hold exactly these tables whole, and parts of others. Returns whether it had to change.
+
+    Raises SourceBusy if others have locked one of them, SourceAltered if they have dropped or renamed one.
+    """
     wanted = dict(tables)
     with conn.transaction():
+        conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
         with explained("reading", f"publication {name}"):
             row = conn.execute(query("publication"), {"name": name}).fetchone()
         if row is None:
@@ -61,6 +75,13 @@ def ensure(
         for schema in narrowed:
             changed |= _set_part(conn, name, oid, schema)
         return changed
+
+
+def blockers(conn: Connection, tables: Collection[int]) -> list[tuple[int, str]]:
+    """Who holds locks that keep these tables from being published: server processes, and how they are known."""
+    with explained("reading", "the locks of tables"):
+        rows = conn.execute(query("table_blockers"), {"tables": list(tables)}).fetchall()
+    return [(pid, f"{table} is locked by server process {pid} ({name or 'unnamed'})") for pid, table, name in rows]
 
 
 def exists(conn: Connection, name: str) -> bool:
@@ -87,6 +108,16 @@ def drop(conn: Connection, name: str) -> None:
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 
 
+@contextmanager
+def _of_tables(operation: str, object: str, remedy: str | None = None) -> Iterator[None]:
+    """As `explained`, for statements that name tables: what was found of them may be out of date by then."""
+    with explained(operation, object, remedy):
+        try:
+            yield
+        except _GONE as error:
+            raise SourceAltered(operation=operation, object=object) from error
+
+
 def _options(conn: Connection) -> sql.SQL:
     if conn.info.server_version >= GENERATED_PUBLISHED_SINCE:
         return sql.SQL(
@@ -100,7 +131,7 @@ def _create(conn: Connection, name: str, wanted: dict[int, TableId]) -> None:
     tables = sql.SQL("FOR TABLE {}").format(_list(wanted.values())) if wanted else sql.SQL("")
     role, database = sql.Identifier(conn.info.user).as_string(conn), sql.Identifier(conn.info.dbname).as_string(conn)
     remedy = f"GRANT CREATE ON DATABASE {database} TO {role}; and make {role} (a member of) the owner of the tables"
-    with explained("creating", f"publication {name}", remedy):
+    with _of_tables("creating", f"publication {name}", remedy):
         conn.execute(sql.SQL("CREATE PUBLICATION {} {} WITH ({})").format(sql.Identifier(name), tables, _options(conn)))
     log.info("publication %s created with %d tables", name, len(wanted))
 
@@ -139,7 +170,7 @@ def _set_part(conn: Connection, name: str, oid: int, schema: TableSchema) -> boo
     with conn.transaction() as attempt:
         before = _entry(conn, name, oid, schema)
         if before is not None:
-            with explained("altering", f"publication {name}"):
+            with _of_tables("altering", f"publication {name}"):
                 conn.execute(
                     sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list([schema.id]))
                 )
@@ -164,9 +195,11 @@ def _add_part(conn: Connection, name: str, schema: TableSchema) -> None:
         sql.Identifier(name), _list([schema.id]), columns if schema.only else sql.SQL(""),
         condition if schema.where is not None else sql.SQL(""),
     )  # fmt: skip
-    with explained("adding tables to", f"publication {name}", _owner_remedy(conn, schema.id)):
+    with _of_tables("adding tables to", f"publication {name}", _owner_remedy(conn, schema.id)):
         try:
             conn.execute(statement)
+        except _GONE:
+            raise
         except psycopg.Error as error:
             if schema.where is not None and _about_the_statement(error):
                 raise selection.refused_filter(schema.id, error.diag.message_primary or "no reason given") from error
@@ -196,12 +229,12 @@ def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId
     present = {row[0] for row in rows} - set(surplus)
     missing = {table: id for table, id in wanted.items() if table not in present}
     if surplus:
-        with explained("altering", f"publication {name}"):
+        with _of_tables("altering", f"publication {name}"):
             conn.execute(
                 sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list(surplus.values()))
             )
     if missing:
-        with explained("adding tables to", f"publication {name}", _owner_remedy(conn, next(iter(missing.values())))):
+        with _of_tables("adding tables to", f"publication {name}", _owner_remedy(conn, next(iter(missing.values())))):
             conn.execute(
                 sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing.values()))
             )

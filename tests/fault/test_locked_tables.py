@@ -1,0 +1,94 @@
+"""A run begins, or takes tables in, while other sessions alter them in transactions that stay open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import Mirrored
+
+from servers import Database
+from waiting import wait_until
+from wal2lake.errors import SourceBusy
+from wal2lake.mirror import Mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = ("a", "b")
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    for name in TABLES:
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1), (2)")
+    return Mirrored(database, tmp_path / "lake", spark)
+
+
+def _waits_for_a_lock(mirrored: Mirrored) -> None:
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+        "AND application_name LIKE 'wal2lake%'"
+    )
+    wait_until(lambda: mirrored.database.value(waiting), 30, "a session of ours waits for a lock")
+
+
+def test_a_first_start_that_crosses_a_migration_goes_on_after_it_and_does_not_abort_it(mirrored: Mirrored) -> None:
+    """Each has one of the tables and wants the other: PostgreSQL would end one of the two transactions."""
+    with mirrored.database.connect(autocommit=False) as migration:
+        migration.execute("ALTER TABLE b ADD COLUMN v text")
+        with mirrored.running():
+            _waits_for_a_lock(mirrored)
+            migration.execute("ALTER TABLE a ADD COLUMN v text")
+            migration.commit()
+            mirrored.is_streaming(*TABLES)
+            mirrored.database.execute("INSERT INTO a VALUES (3, 'x'); INSERT INTO b VALUES (3, 'x')")
+            mirrored.follows(*TABLES)
+
+
+def test_a_first_start_names_who_keeps_it_waiting_and_follows_a_table_that_was_renamed_meanwhile(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    with mirrored.database.connect(autocommit=False) as migration:
+        migration.execute("ALTER TABLE b RENAME TO c")
+        holder = migration.info.backend_pid
+        with mirrored.running():
+            wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+            group = mirrored.group()
+            assert f"public.b is locked by server process {holder}" in str(group.error)
+            assert f"pg_terminate_backend({holder})" in str(group.remedy)
+            migration.commit()
+            mirrored.is_streaming("a", "c")
+            assert mirrored.group().error is None
+            mirrored.follows("a")
+    assert "a table was dropped or renamed meanwhile" in caplog.text
+
+
+def test_a_run_that_is_to_stop_while_it_waits_for_a_table_says_what_it_waited_for(mirrored: Mirrored) -> None:
+    with mirrored.database.connect(autocommit=False) as migration:
+        migration.execute("ALTER TABLE b ADD COLUMN v text")
+        with pytest.raises(SourceBusy, match="locked by server process"), mirrored.running():
+            _waits_for_a_lock(mirrored)
+    assert (
+        mirrored.database.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [mirrored.slot]) == 0
+    )
+    mirrored.catches_up(*TABLES)
+
+
+def test_a_table_under_a_migration_comes_in_after_it_and_the_others_go_on(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    with mirrored.running(), mirrored.database.connect(autocommit=False) as migration:
+        mirrored.is_streaming(*TABLES)
+        mirrored.database.execute("CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (1)")
+        migration.execute("ALTER TABLE c ADD COLUMN v text")
+        Mirror(mirrored.config).add(["public.c"])
+        wait_until(lambda: "has to wait: public.c is locked" in caplog.text, 30, lambda: caplog.text)
+        mirrored.database.execute("INSERT INTO a VALUES (3)")
+        mirrored.follows("a")
+        migration.commit()
+        mirrored.is_streaming("c")
+        mirrored.follows(*TABLES, "c")
