@@ -1,4 +1,4 @@
-"""A run begins, or takes tables in, while other sessions alter them in transactions that stay open."""
+"""A run begins, takes tables in, or is to stop, while other sessions have transactions open that it waits for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.errors import SourceBusy
 from wal2lake.mirror import Mirror
+from wal2lake.source import slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,10 @@ def _waits_for_a_lock(mirrored: Mirrored) -> None:
         "AND application_name LIKE 'wal2lake%'"
     )
     wait_until(lambda: mirrored.database.value(waiting), 30, "a session of ours waits for a lock")
+
+
+def _slots(mirrored: Mirrored) -> int:
+    return int(mirrored.database.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"))
 
 
 def test_a_first_start_that_crosses_a_migration_goes_on_after_it_and_does_not_abort_it(mirrored: Mirrored) -> None:
@@ -71,9 +76,7 @@ def test_a_run_that_is_to_stop_while_it_waits_for_a_table_says_what_it_waited_fo
         migration.execute("ALTER TABLE b ADD COLUMN v text")
         with pytest.raises(SourceBusy, match="locked by server process"), mirrored.running():
             _waits_for_a_lock(mirrored)
-    assert (
-        mirrored.database.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [mirrored.slot]) == 0
-    )
+    assert _slots(mirrored) == 0
     mirrored.catches_up(*TABLES)
 
 
@@ -92,3 +95,32 @@ def test_a_table_under_a_migration_comes_in_after_it_and_the_others_go_on(
         migration.commit()
         mirrored.is_streaming("c")
         mirrored.follows(*TABLES, "c")
+
+
+def test_a_first_start_that_waits_for_an_open_transaction_says_so_and_stops_when_it_is_told_to(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "WAIT_REPORT_SECONDS", 0.2)
+    with mirrored.database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO a VALUES (3)")
+        with pytest.raises(SourceBusy, match="transactions are open"), mirrored.running():
+            wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+            group = mirrored.group()
+            assert f"transactions are open: server processes {writer.info.backend_pid} " in str(group.error)
+            assert "pg_terminate_backend" in str(group.remedy)
+        assert _slots(mirrored) == 0
+    mirrored.catches_up(*TABLES)
+    assert mirrored.group().error is None
+
+
+def test_a_run_whose_copy_waits_for_an_open_transaction_stops_when_it_is_told_to(mirrored: Mirrored) -> None:
+    with mirrored.database.connect(autocommit=False) as writer:
+        with mirrored.running():
+            mirrored.is_streaming(*TABLES)
+            writer.execute("INSERT INTO a VALUES (3)")
+            mirrored.resync("b")
+            wait_until(lambda: _slots(mirrored) == 2, 30, "the copy's own slot is being made")
+        assert _slots(mirrored) == 1
+        table = mirrored.table("b")
+        assert table is not None and table.error is None
+    mirrored.catches_up(*TABLES)

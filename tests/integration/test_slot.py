@@ -11,10 +11,11 @@ import pytest
 from servers import Database
 from waiting import wait_until
 from wal2lake.config import SourceConfig
-from wal2lake.errors import ConnectionFailed, SlotInUse, SourceRefused
+from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceRefused
 from wal2lake.schema import TableId
 from wal2lake.source import connect, jdbc, publication, server_facts, slot
 from wal2lake.source import slot as slots
+from wal2lake.source.locking import Patience
 
 SLOT = "wal2lake_made"
 PASSWORD = "hush-hush"
@@ -92,20 +93,28 @@ def test_waiting_for_an_open_transaction_names_who_is_in_the_way(
     monkeypatch.setattr(slots, "WAIT_REPORT_SECONDS", 0.2)
     writer = database.connect(autocommit=False)
     writer.execute("CREATE TABLE t (id int)")
-    reported = threading.Event()
-    named: list[int] = []
+    named: list[str] = []
 
-    def waiting(pids: tuple[int, ...]) -> None:
-        named.extend(pids)
-        reported.set()
-
-    def commit_when_reported() -> None:
-        reported.wait(20)
+    def told(error: SourceBusy) -> None:
+        named.extend((str(error), error.remedy))
         writer.commit()
 
-    threading.Thread(target=commit_when_reported, daemon=True).start()
-    slot.create(source, SLOT, "g", waiting=waiting).close()
-    assert writer.info.backend_pid in named
+    slot.create(source, SLOT, "g", patience=Patience(told=told)).close()
+    pid = writer.info.backend_pid
+    assert f"server processes {pid} (unnamed on {database.name})" in named[0]
+    assert f"pg_terminate_backend({pid})" in named[1]
+
+
+def test_a_wait_for_an_open_transaction_that_is_given_up_leaves_no_slot(
+    source: SourceConfig, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "WAIT_REPORT_SECONDS", 0.2)
+    told = threading.Event()
+    with database.connect(autocommit=False) as writer, connect(source) as conn:
+        writer.execute("CREATE TABLE t (id int)")
+        with pytest.raises(SourceBusy, match=f"server processes {writer.info.backend_pid} "):
+            slot.create(source, SLOT, "g", patience=Patience(told.is_set, lambda _: told.set()))
+        assert slot.info(conn, SLOT) is None
 
 
 def test_drop_waits_for_the_reader_and_gives_up_with_its_name(source: SourceConfig, database: Database) -> None:

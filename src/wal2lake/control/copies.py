@@ -22,6 +22,7 @@ from ..lake.model import Applied, Into
 from ..observe.progress import Progress
 from ..schema import TableSchema
 from ..source.database import Source
+from ..source.locking import Patience
 from ..source.model import ExportedSnapshot
 from .tables import TableRun
 from .turns import Turns
@@ -46,9 +47,9 @@ class Copies:
 
     def __init__(
         self, turns: Turns, source: Source, lake: Lake, progress: Progress, may_copy: Callable[[TableSchema], object],
-        copied: Callable[[TableRun], object], done: Callable[[], object],
+        copied: Callable[[TableRun], object], done: Callable[[], object], patience: Patience,
     ) -> None:  # fmt: skip
-        self._may_copy = may_copy
+        self._may_copy, self._patience = may_copy, patience
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._turns = turns
         self._rounds: list[CopyRound] = []
@@ -61,7 +62,7 @@ class Copies:
 
     def start(self, tables: Sequence[TableRun], opened: OpenSnapshot | None = None) -> None:
         """Copy tables at a snapshot that is open, or at one that is opened for them."""
-        copy_round = CopyRound(tables, self._source.open_snapshot, self._copy, opened)
+        copy_round = CopyRound(tables, partial(self._source.open_snapshot, self._patience), self._copy, opened)
         self._rounds.append(copy_round)
         copy_round.start(partial(self._turns.begin, self), self._end)
 

@@ -5,6 +5,7 @@ The source and the state store are asked beside the loop; what follows from it i
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from time import monotonic
 
 from ..errors import SourceBusy
 from ..position import Lsn
+from ..source.locking import Patience
 from .catalogue import Catalogue, Wanted
 from .chores import Chores
 from .evolving import Evolving
@@ -19,6 +21,8 @@ from .moves import Moves
 from .roster import Roster
 from .store import TableWish
 from .tables import TableRun
+
+log = logging.getLogger(__name__)
 
 RELOOK_SECONDS = 10.0
 """how often the catalog is looked at for new, dropped and altered tables"""
@@ -36,17 +40,20 @@ class Fulfilment:
         self._now = threading.Event()
         self._looked = 0.0
 
-    def first_look(self, busy: Callable[[SourceBusy], object]) -> Wanted:
+    def first_look(self, patience: Patience) -> Wanted:
         """What is wanted when a run begins; a name that means nothing is an error then.
 
-        Tables that are being altered are waited for, as a new slot waits for open transactions; `busy` is told.
+        Tables that are being altered are waited for, as a new slot waits for open transactions.
         """
         while True:
             self._looked = monotonic()
             try:
                 return self._catalogue.look(strict=True)
             except SourceBusy as error:
-                busy(error)
+                if patience.stopped():
+                    raise
+                log.warning("%s", error)
+                patience.told(error)
 
     def look_now(self) -> None:
         """Something was asked for. From any thread."""

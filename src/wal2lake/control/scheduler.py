@@ -29,6 +29,7 @@ from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source import selection
 from ..source.database import Source
+from ..source.locking import Patience
 from .applies import Applies, outcome
 from .backlog import Backlog
 from .books import Books
@@ -80,9 +81,18 @@ class GroupScheduler:
             group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
         )
         self._wake, self._stopping = threading.Event(), threading.Event()
+        self._stop: Stop = self._stopping
+        self._patience = Patience(self._told_to_stop, self._waits)
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(
-            workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set
+            workforce.copies,
+            self._source,
+            lake,
+            progress,
+            self._may_copy,
+            self._copied,
+            self._wake.set,
+            Patience(self._stopping.is_set),
         )
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
@@ -90,7 +100,9 @@ class GroupScheduler:
         self._pace = Pace(group, config.tables)
         witness = self._log.witness if config.state.dsn is None else None
         self._books = Books(group.name, self._tables, store, self._chores, witness)
-        self._upstream = Upstream(config, group, self._source, self._log, self._backlog, self._books, self._wake.set)
+        self._upstream = Upstream(
+            config, group, self._source, self._log, self._backlog, self._books, self._wake.set, self._patience
+        )
         moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
         catalogue = Catalogue(group.name, self._source, store, naming)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
@@ -102,7 +114,8 @@ class GroupScheduler:
     def run(self, stop: Stop, once: bool = False) -> tuple[TableRecord, ...]:
         """Mirror until `stop` is set; with `once`, until all that was committed at the start is applied."""
         try:
-            self._begin(stop, once)
+            self._stop = stop
+            self._begin(once)
             while not stop.is_set():
                 self._wake.clear()
                 self._step()
@@ -113,19 +126,19 @@ class GroupScheduler:
             self._end()
         return tuple(table.record for table in self._tables if not table.arriving)
 
-    def _begin(self, stop: Stop, once: bool) -> None:
+    def _begin(self, once: bool) -> None:
         self._lease.take()
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
-        wanted = self._wishes.first_look(partial(self._wait_for_source, stop))
-        self._books.note(error=None, remedy=None)
+        wanted = self._wishes.first_look(self._patience)
         self._until = self._source.mark() if once else None
         self._tables.patient = not once
         if not self._log.started:
             # A first start that can't work must not leave a slot behind, which would hold WAL for nobody.
             self._lake.start()
         opened = self._upstream.open()
+        self._books.note(error=None, remedy=None)
         try:
             self._tables.note_masks(wanted.schemas)
             self._upstream.start()
@@ -142,11 +155,11 @@ class GroupScheduler:
             self._copy_pending(opened)
         self._books.note(state=GroupState.RUNNING)
 
-    def _wait_for_source(self, stop: Stop, error: SourceBusy) -> None:
-        """Tell what a first start waits for. Raises it if the run is to stop."""
-        if stop.is_set():
-            raise error
-        log.warning("group %s: %s", self.group.name, error)
+    def _told_to_stop(self) -> bool:
+        return self._stop.is_set()
+
+    def _waits(self, error: SourceBusy) -> None:
+        """The group can't begin before other sessions are done."""
         self._books.note(error=str(error), remedy=error.remedy)
         self._books.save_now(ZERO)
 

@@ -19,6 +19,7 @@ from ..config import Config, GroupConfig
 from ..errors import Advice, SlotLost, advise
 from ..position import ZERO, Lsn
 from ..source.database import Source
+from ..source.locking import Patience
 from .backlog import Backlog
 from .books import Books
 from .capture import CaptureProcess
@@ -39,8 +40,9 @@ GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, errors.ChangeLog
 class Upstream:
     def __init__(
         self, config: Config, group: GroupConfig, source: Source, changelog: ChangeLog, backlog: Backlog,
-        books: Books, wake: Callable[[], object],
+        books: Books, wake: Callable[[], object], patience: Patience,
     ) -> None:  # fmt: skip
+        self._patience = patience
         self._group, self._source, self._log, self._backlog, self._books = group, source, changelog, backlog, books
         self._new_capture = partial(CaptureProcess, config, group, wake)
         self._capture = self._new_capture()
@@ -156,6 +158,6 @@ class Upstream:
         # The log is made before the slot, so that a slot left by a crash in between is known as ours.
         self._log.create(self._source.identity(), self._source.slot_name)
         self._source.drop_slot()
-        opened = self._source.create_slot()
+        opened = self._source.create_slot(self._patience)
         self._log.begin(opened.snapshot.lsn)
         return opened

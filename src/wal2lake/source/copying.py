@@ -17,8 +17,9 @@ from ..errors import CopyFailed, SourceError
 from ..schema import TableSchema
 from . import catalog, matching, selection
 from .connect import Connection, connect, explained, query
+from .locking import retried, wait_briefly
 
-LOCK_TIMEOUT = "10s"
+LOCKED_SECONDS = 10.0
 """how long to wait for somebody who is altering the table"""
 
 
@@ -48,10 +49,15 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
         raise CopyFailed(table=str(schema.id), cause="it is gone")
     only = sql.SQL("" if found.partitioned else "ONLY ")
     name = sql.Identifier(found.id.schema, found.id.name)
-    try:
-        with explained("locking", str(schema.id)):
-            holder.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
+
+    def attempt() -> None:
+        # What it has locked of a tree of partitions is let go of again.
+        with explained("locking", str(schema.id)), holder.transaction():
+            wait_briefly(holder)
             holder.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
+
+    try:
+        retried(attempt, LOCKED_SECONDS)
     except SourceError as error:
         raise CopyFailed(table=str(schema.id), cause="somebody is altering it") from error
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from functools import partial
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
@@ -17,6 +17,7 @@ from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
 from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
+from .locking import PATIENT, Patience, blocked, retried
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
 
@@ -130,17 +131,12 @@ class Source:
         parts = [schema for schema in schemas if schema.where is not None or schema.only]
         whole = [(schema.oid, schema.id) for schema in schemas if schema not in parts]
         name = publication.publication_name(self._group.name)
-        until = monotonic() + LOCKED_SECONDS
-        while True:
-            try:
-                self._ask(lambda c: publication.ensure(c, name, whole, parts))
-                return
-            except SourceAltered:
-                raise
-            except SourceBusy as error:
-                found = self._ask(lambda c: publication.blockers(c, [schema.oid for schema in schemas]))
-                if not found or monotonic() > until:
-                    raise _blocked_by(found, error) from error
+        try:
+            retried(lambda: self._ask(lambda c: publication.ensure(c, name, whole, parts)), LOCKED_SECONDS)
+        except SourceAltered:
+            raise
+        except SourceBusy as error:
+            raise self._ask(partial(blocked, tables=[schema.oid for schema in schemas], error=error)) from error
 
     def unpublished(self, oids: Collection[int]) -> frozenset[int]:
         """Those that the group's own publication lacks: what was done to them meanwhile is not in the stream."""
@@ -159,14 +155,15 @@ class Source:
         name = self.slot_name
         return self._ask(lambda c: slot.info(c, name))
 
-    def create_slot(self) -> HeldSnapshot:
+    def create_slot(self, patience: Patience = PATIENT) -> HeldSnapshot:
         """The group's own slot, with the snapshot that its stream begins after."""
-        return slot.create(self._config.source, self.slot_name, self._group.name, failover=self._config.source.failover)
+        source = self._config.source
+        return slot.create(source, self.slot_name, self._group.name, failover=source.failover, patience=patience)
 
-    def open_snapshot(self) -> HeldSnapshot:
+    def open_snapshot(self, patience: Patience = PATIENT) -> HeldSnapshot:
         """A consistent point for copies while the group's slot is streaming."""
         name = f"wal2lake_copy_{secrets.token_hex(8)}"
-        return slot.create(self._config.source, name, self._group.name, temporary=True)
+        return slot.create(self._config.source, name, self._group.name, temporary=True, patience=patience)
 
     def drop_slot(self) -> None:
         name = self.slot_name
@@ -224,14 +221,6 @@ class Source:
                 self._connection.close()
                 self._connection = None
                 raise
-
-
-def _blocked_by(found: Sequence[tuple[int, str]], error: SourceBusy) -> SourceBusy:
-    if not found:
-        return error
-    pid, cause = found[0]
-    remedy = f"wait for that transaction's end, or end it: SELECT pg_terminate_backend({pid})"
-    return SourceBusy(**{**error.fields, "cause": cause, "remedy": remedy})
 
 
 def _lsn(text: str | None) -> Lsn | None:

@@ -4,9 +4,7 @@ Partitioned tables are named by their root with publish_via_partition_root = fal
 changes under the leaf's own oid, TRUNCATE of one leaf included, and a partition made later is in from its first row.
 Row filters and column lists of tables are those of the publication; PostgreSQL applies them before it sends a row.
 A publication counts from when it was made: it must exist before the slot whose stream uses it.
-
-To publish a table is to lock it for a moment. Who alters it in a transaction is waited for, so briefly at a time that
-PostgreSQL never has to end that transaction because the two wait for each other.
+To publish a table is to lock it for a moment: who alters it in a transaction is waited for.
 """
 
 from __future__ import annotations
@@ -25,15 +23,13 @@ from ..schema import TableId, TableSchema
 from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
 from .connect import Connection, explained, query
+from .locking import wait_briefly
 from .model import filtered
 
 log = logging.getLogger(__name__)
 
 
 _GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
-
-LOCK_SECONDS = 0.4
-"""how long a lock is waited for: less than a server's deadlock_timeout, which is 1 s where nobody changed it"""
 
 
 def publication_name(group: str) -> str:
@@ -54,7 +50,7 @@ def ensure(
     """
     wanted = dict(tables)
     with conn.transaction():
-        conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
+        wait_briefly(conn)
         with explained("reading", f"publication {name}"):
             row = conn.execute(query("publication"), {"name": name}).fetchone()
         if row is None:
@@ -75,13 +71,6 @@ def ensure(
         for schema in narrowed:
             changed |= _set_part(conn, name, oid, schema)
         return changed
-
-
-def blockers(conn: Connection, tables: Collection[int]) -> list[tuple[int, str]]:
-    """Who holds locks that keep these tables from being published: server processes, and how they are known."""
-    with explained("reading", "the locks of tables"):
-        rows = conn.execute(query("table_blockers"), {"tables": list(tables)}).fetchall()
-    return [(pid, f"{table} is locked by server process {pid} ({name or 'unnamed'})") for pid, table, name in rows]
 
 
 def exists(conn: Connection, name: str) -> bool:

@@ -6,12 +6,12 @@ as the connection that made it stays silent, so `HeldSnapshot` owns that connect
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import select
 import time
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
@@ -20,9 +20,10 @@ import psycopg
 from psycopg import pq, sql
 
 from ..config import SourceConfig
-from ..errors import ConnectionFailed, SlotInUse, SourceError, SourceRefused
+from ..errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
 from .connect import Connection, connect, explained, query, replication_connect, server_name
+from .locking import PATIENT, Patience
 from .model import ExportedSnapshot
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ OPTION_LIST_SINCE = 150000
 FAILOVER_SINCE = 170000
 NAME_LENGTH = 63
 WAIT_REPORT_SECONDS = 5.0
-Waiting = Callable[[tuple[int, ...]], None]
-"""told which server processes a new slot is waiting for"""
+STOP_LOOK_SECONDS = 0.5
+CANCEL_SECONDS = 5.0
 
 
 def slot_name(group: str, database: str) -> str:
@@ -100,16 +101,17 @@ class HeldSnapshot:
 
 
 def create(
-    source: SourceConfig, name: str, group: str, *, temporary: bool = False, waiting: Waiting | None = None,
+    source: SourceConfig, name: str, group: str, *, temporary: bool = False, patience: Patience = PATIENT,
     failover: bool = False,
 ) -> HeldSnapshot:  # fmt: skip
     """Make a slot and export the snapshot that it begins after. Waits for the transactions that are writing.
 
+    Raises SourceBusy if that is to stop; there is no slot then.
     With `failover`, standbys that synchronise slots have it too (PostgreSQL 17 and newer).
     """
     pgconn = replication_connect(source, group)
     try:
-        row = _run(source, pgconn, _create_command(pgconn.server_version, name, temporary, failover), name, waiting)
+        row = _run(source, pgconn, _create_command(pgconn.server_version, name, temporary, failover), name, patience)
     except BaseException:
         pgconn.finish()
         raise
@@ -125,35 +127,54 @@ def _create_command(version: int, name: str, temporary: bool, failover: bool = F
     return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL pgoutput {export}'.encode()
 
 
-def _run(
-    source: SourceConfig, pgconn: pq.abc.PGconn, command: bytes, name: str, waiting: Waiting | None
-) -> dict[str, str]:
+def _run(source: SourceConfig, pgconn: pq.abc.PGconn, command: bytes, name: str, patience: Patience) -> dict[str, str]:
     pgconn.send_query(command)
     report_at = time.monotonic() + WAIT_REPORT_SECONDS
-    while pgconn.is_busy():
-        ready, _, _ = select.select([pgconn.socket], [], [], max(0.0, report_at - time.monotonic()))
-        if ready:
-            pgconn.consume_input()
-        elif time.monotonic() >= report_at:
+    while not _answered(pgconn, min(STOP_LOOK_SECONDS, max(0.0, report_at - time.monotonic()))):
+        if patience.stopped():
+            _cancel(pgconn)
+            raise _open_transactions(source, name)
+        if time.monotonic() >= report_at:
             report_at = time.monotonic() + 2 * WAIT_REPORT_SECONDS
-            _report_blockers(source, name, waiting)
+            error = _open_transactions(source, name)
+            log.warning("%s", error)
+            patience.told(error)
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
         _refused(source, name, result, pgconn)
     return {_text(result.fname(i)): _text(result.get_value(0, i)) for i in range(result.nfields)}
 
 
+def _answered(pgconn: pq.abc.PGconn, seconds: float) -> bool:
+    """Whether the server has answered, for which is waited a little."""
+    if pgconn.is_busy() and select.select([pgconn.socket], [], [], seconds)[0]:
+        pgconn.consume_input()
+    return not pgconn.is_busy()
+
+
+def _cancel(pgconn: pq.abc.PGconn) -> None:
+    """End the making of a slot: a server process that waits for others would not notice that nobody listens."""
+    with contextlib.suppress(psycopg.Error):
+        pgconn.get_cancel().cancel()
+        until = time.monotonic() + CANCEL_SECONDS
+        while not _answered(pgconn, STOP_LOOK_SECONDS) and time.monotonic() < until:
+            pass
+
+
 def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def _report_blockers(source: SourceConfig, name: str, waiting: Waiting | None) -> None:
+def _open_transactions(source: SourceConfig, name: str) -> SourceBusy:
+    """What the making of a slot waits for."""
     with connect(source) as conn, explained("reading", "the running transactions"):
         rows = conn.execute(query("slot_blockers")).fetchall()
     described = ", ".join(f"{pid} ({application or 'unnamed'} on {database})" for pid, database, application in rows)
-    log.warning("slot %s waits for open transactions to end: server processes %s", name, described or "unknown")
-    if waiting is not None:
-        waiting(tuple(row[0] for row in rows))
+    remedy = {"remedy": f"wait for their end, or end them: SELECT pg_terminate_backend({rows[0][0]})"} if rows else {}
+    return SourceBusy(
+        operation="creating", object=f"replication slot {name}",
+        cause=f"transactions are open: server processes {described or 'unknown'}", **remedy,
+    )  # fmt: skip
 
 
 def _refused(source: SourceConfig, name: str, result: pq.abc.PGresult | None, pgconn: pq.abc.PGconn) -> NoReturn:

@@ -1,4 +1,4 @@
--- Sessions with locks that stand in the way of publishing tables, the oldest transactions first.
+-- The session with the oldest transaction of those with locks that stand in the way of publishing tables.
 SELECT a.pid, l.relation::regclass::text, coalesce(a.application_name, '')
 FROM pg_locks l
 JOIN pg_stat_activity a ON a.pid = l.pid
@@ -11,4 +11,4 @@ WHERE l.locktype = 'relation'
   )
   AND l.pid <> pg_backend_pid()
 ORDER BY a.xact_start, a.pid
-LIMIT 10
+LIMIT 1

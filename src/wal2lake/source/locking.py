@@ -1,0 +1,71 @@
+"""Waiting for what other sessions do: locks on their tables, and transactions that they have open.
+
+A lock is waited for so briefly at a time that PostgreSQL never has to end somebody's transaction because it and ours
+wait for each other: it looks for that after deadlock_timeout, which is 1 s where nobody changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from time import monotonic
+from typing import TypeVar
+
+from psycopg import sql
+
+from ..errors import SourceAltered, SourceBusy
+from .connect import Connection, explained, query
+
+T = TypeVar("T")
+
+LOCK_SECONDS = 0.4
+
+
+def _never() -> bool:
+    return False
+
+
+def _ignore(_: SourceBusy) -> None: ...
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How somebody waits for other sessions: until it is to stop, and told now and then what for."""
+
+    stopped: Callable[[], bool] = _never
+    told: Callable[[SourceBusy], object] = _ignore
+
+
+PATIENT = Patience()
+
+
+def wait_briefly(conn: Connection) -> None:
+    """Have this transaction wait for no lock longer than is safe. What waits for one raises SourceBusy then."""
+    conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
+
+
+def retried(attempt: Callable[[], T], seconds: float) -> T:
+    """Make an attempt, which waits briefly, again and again as long as locks are in its way. Raises SourceBusy."""
+    until = monotonic() + seconds
+    while True:
+        try:
+            return attempt()
+        except SourceAltered:
+            raise
+        except SourceBusy:
+            if monotonic() > until:
+                raise
+
+
+def blocked(conn: Connection, tables: Collection[int], error: SourceBusy) -> SourceBusy:
+    """The same error with who holds locks on tables, if somebody still does."""
+    with explained("reading", "the locks of tables"):
+        row = conn.execute(query("table_blockers"), {"tables": list(tables)}).fetchone()
+    if row is None:
+        return error
+    pid, table, application = row
+    return SourceBusy(
+        operation=error.fields["operation"], object=error.fields["object"],
+        cause=f"{table} is locked by server process {pid} ({application or 'unnamed'})",
+        remedy=f"wait for that transaction's end, or end it: SELECT pg_terminate_backend({pid})",
+    )  # fmt: skip

@@ -1,0 +1,47 @@
+"""A table is held still for its copy while others have it, or parts of it, locked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from servers import Database
+from waiting import wait_until
+from wal2lake.config import SourceConfig
+from wal2lake.schema import TableSchema
+from wal2lake.source import catalog, connect, copying, slot
+
+
+def test_partitions_are_locked_in_waits_too_short_to_abort_a_migration(database: Database) -> None:
+    """Two transactions that wait for each other for a second: PostgreSQL would end one of them."""
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (20)"
+    )
+    source = SourceConfig(dsn=database.dsn)
+    oid = int(database.value("SELECT 'p'::regclass::oid::bigint"))
+    with connect(source) as conn:
+        schema = catalog.describe(conn, [oid], {})[oid]
+    began: set[object] = set()
+
+    def waited_often() -> bool:
+        began.update(
+            database.rows("SELECT waitstart FROM pg_locks WHERE NOT granted AND relation = 'p_2'::regclass")
+        )  # fmt: skip
+        return len(began - {(None,)}) >= 3
+
+    def hold(snapshot: str) -> TableSchema:
+        with copying.held_still(source, "g", schema, snapshot, {}) as described:
+            return described
+
+    with (
+        slot.create(source, "wal2lake_held", "g", temporary=True) as held,
+        database.connect(autocommit=False) as migration,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        migration.execute("LOCK TABLE p_2")
+        described = pool.submit(hold, held.snapshot.name)
+        wait_until(waited_often, 8, "several short waits for a partition")
+        migration.execute("LOCK TABLE p")
+        migration.commit()
+        assert described.result(30) == schema
