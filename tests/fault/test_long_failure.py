@@ -28,6 +28,7 @@ SICK, WELL = "sick", ("a", "b", "c")
 ROWS = 5000
 RATE = 200
 """transactions a second, over all tables"""
+LOOK_SECONDS = 0.5
 SLOT_PATIENCE = 15.0
 """seconds in which the slot must have moved"""
 
@@ -55,6 +56,8 @@ class Lags:
             tables = {table.name.removeprefix("public."): table for table in self._mirror.tables()}
             seen.append(max(tables[name].lag_seconds for name in WELL))
             self._look_at_slot()
+            # Looks one after the other would take a core from those that are looked at.
+            time.sleep(LOOK_SECONDS)
         return seen
 
     def _look_at_slot(self) -> None:

@@ -81,3 +81,13 @@ def test_work_that_is_not_urgent_does_not_hold_up_changes() -> None:
     minder, one = tended_by(Judge(1)), table(1)
     assert one.applied is not None
     assert not minder.urgent(one.applied)
+
+
+def test_changes_come_between_two_pieces_of_urgent_work_for_a_table() -> None:
+    minder, one = tended_by(Judge(1, urgent=True)), table(1)
+    assert one.applied is not None
+    minder.begin(one)
+    minder.finish(one, one.applied)
+    assert not minder.urgent(one.applied)
+    minder.committed(one)
+    assert minder.urgent(one.applied)

@@ -1,7 +1,8 @@
 """Whose lake table is to be tended next: small files joined, old versions let go.
 
 Only tables that have committed since they were looked at can have become due, so only those are asked, and all of
-them now and then for what falls due by age. One at a time, and never while changes of any table wait for a worker.
+them now and then for what falls due by age. One at a time, and never while changes of any table wait for a worker;
+but where a table is so far gone that each apply is slower for it, that comes first, and then its changes do.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ class Tending:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._changed: dict[int, TableRun] = {}
+        self._tended: set[int] = set()
+        """tables that had their turn and have committed nothing since"""
         self._looked_at = monotonic()
         self.under_way: TableRun | None = None
 
     def committed(self, table: TableRun) -> None:
         """A commit has changed what a lake table is made of."""
         self._changed[table.schema.oid] = table
+        self._tended.discard(table.schema.oid)
 
     def urgent(self, applied: Applied) -> bool:
         """Whether a table is so far gone that its changes have to wait for it."""
-        work = self._lake.due(applied) if self.under_way is None else None
+        if self.under_way is not None or applied.schema.oid in self._tended:
+            return False
+        work = self._lake.due(applied)
         return work is not None and work.urgent
 
     def next(self, tables: Iterable[TableRun]) -> TableRun | None:
@@ -51,6 +57,7 @@ class Tending:
     def finish(self, table: TableRun, tended: Applied | None) -> None:
         """The rows and the position are the same as before, in other files; None: nothing has come of it."""
         self.under_way = None
+        self._tended.add(table.schema.oid)
         if tended is not None:
             table.applied = tended
-            self.committed(table)
+            self._changed[table.schema.oid] = table

@@ -35,8 +35,10 @@ QUIET_FILES = 4
 """small files that are joined when a table has been left alone: it is read as often as a busy one, and nobody waits"""
 TIDY_SHARE = 0.05
 """share of the time that may go into dropping the last deleted rows of tables that are left alone"""
+PRESSING = 1.5
+"""how many times as many small files as make upkeep due make it urgent: every apply takes longer for each of them"""
 OVERDUE = 4
-"""how many times as much as makes upkeep due makes it urgent"""
+"""how many times as much of all else as makes upkeep due makes it urgent"""
 EXPIRY_SHARE = 0.25
 """how much more than is to be kept piles up before it is let go, so that each time is worth its cost"""
 EXPIRY_PAUSE = 30.0
@@ -150,7 +152,7 @@ def due(facts: Facts, memory: Memory, settings: MaintenanceConfig, now: float, m
     if not compact and not expire:
         return None
     urgent = (
-        surplus >= settings.small_files * OVERDUE
+        surplus >= settings.small_files * PRESSING
         or share >= min(0.9, DELETED_SHARE * OVERDUE)
         or (expire and facts.snapshots > kept * OVERDUE and age > settings.snapshot_retention * OVERDUE)
     )

@@ -11,6 +11,7 @@ from wal2lake.lake.upkeep import (
     DELETED_SHARE,
     FULL_SIZE,
     OVERDUE,
+    PRESSING,
     PART_SIZE,
     PARTS,
     QUIET_FILES,
@@ -102,7 +103,7 @@ def test_deleted_rows_are_a_reason_from_a_share_on() -> None:
 
 
 def test_a_table_that_is_never_idle_gets_its_upkeep_at_last() -> None:
-    work = due(facts(data_files=3 + 30 * OVERDUE), Memory(), SETTINGS, NOW)
+    work = due(facts(data_files=3 + round(30 * PRESSING)), Memory(), SETTINGS, NOW)
     assert work is not None and work.urgent
 
 
