@@ -89,8 +89,7 @@ class Maintenance:
             after = self._tables.facts(session, loaded)
             memory = upkeep.after_success(self._memory(table), work, before, after, complete, time.time())
             self._memories[table] = memory
-            if not work.urgent:
-                self._sweep(session, table, Path(str(loaded.location())))
+            self._sweep(session, table, Path(str(loaded.location())))
 
     def _memory(self, table: TableId) -> Memory:
         return self._memories.get(table, Memory())
