@@ -4,7 +4,8 @@
     ├── ConfigError              the configuration file, an environment variable, an argument
     ├── SourceError              PostgreSQL
     │   ├── ConnectionFailed     ├── SlotInUse     ├── SlotLost      ├── SourceReplaced
-    │   ├── SourceRestored       ├── TableMissing  ├── SourceRefused └── SourceBusy, SourceAltered
+    │   ├── SourceRestored       ├── TableMissing  ├── SourceRefused ├── SourceBusy
+    │   └── SourceAltered
     ├── CaptureError             the capture process
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
@@ -129,8 +130,11 @@ class SourceBusy(SourceError):
     kind = Kind.TRANSIENT
 
 
-class SourceAltered(SourceBusy):
+class SourceAltered(SourceError):
     """PostgreSQL: {operation} {object} has to look again: a table was dropped or renamed meanwhile"""
+
+    remedy_text = "nothing: the tables are looked at again"
+    kind = Kind.TRANSIENT
 
 
 class CaptureError(Wal2LakeError):

@@ -97,6 +97,7 @@ def test_the_publication_gets_the_filter_and_the_list_and_is_left_alone_when_it_
     [
         ({"where": "status <>"}, "tables.public.t.where", "syntax error"),
         ({"where": "nothing = 1"}, "tables.public.t.where", 'column "nothing" does not exist'),
+        ({"where": "other.id = 1"}, "tables.public.t.where", 'missing FROM-clause entry for table "other"'),
         ({"where": "random() < 0.5"}, "tables.public.t.where", "invalid publication WHERE expression"),
         ({"where": "id"}, "tables.public.t.where", "must be type boolean"),
         ({"columns": ["id", "gone"]}, "tables.public.t.columns", "no column gone"),

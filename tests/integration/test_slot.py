@@ -11,7 +11,7 @@ import pytest
 from servers import Database
 from waiting import wait_until
 from wal2lake.config import SourceConfig
-from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceRefused
+from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from wal2lake.schema import TableId
 from wal2lake.source import connect, jdbc, publication, server_facts, slot
 from wal2lake.source import slot as slots
@@ -95,7 +95,7 @@ def test_waiting_for_an_open_transaction_names_who_is_in_the_way(
     writer.execute("CREATE TABLE t (id int)")
     named: list[str] = []
 
-    def told(error: SourceBusy) -> None:
+    def told(error: SourceError) -> None:
         named.extend((str(error), error.remedy))
         writer.commit()
 

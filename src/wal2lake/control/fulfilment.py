@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from ..errors import SourceBusy
+from ..errors import SourceAltered, SourceBusy
 from ..position import Lsn
 from ..source.locking import Patience
 from .catalogue import Catalogue, Wanted
@@ -49,7 +49,7 @@ class Fulfilment:
             self._looked = monotonic()
             try:
                 return self._catalogue.look(strict=True)
-            except SourceBusy as error:
+            except (SourceBusy, SourceAltered) as error:
                 if patience.stopped():
                     raise
                 log.warning("%s", error)

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, SourceBusy, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, SourceError, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -85,15 +85,9 @@ class GroupScheduler:
         self._patience = Patience(self._told_to_stop, self._waits)
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(
-            workforce.copies,
-            self._source,
-            lake,
-            progress,
-            self._may_copy,
-            self._copied,
-            self._wake.set,
+            workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set,
             Patience(self._stopping.is_set),
-        )
+        )  # fmt: skip
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
         self._evolving = Evolving(config, group)
@@ -158,7 +152,7 @@ class GroupScheduler:
     def _told_to_stop(self) -> bool:
         return self._stop.is_set()
 
-    def _waits(self, error: SourceBusy) -> None:
+    def _waits(self, error: SourceError) -> None:
         """The group can't begin before other sessions are done."""
         self._books.note(error=str(error), remedy=error.remedy)
         self._books.save_now(ZERO)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig
-from ..errors import ConnectionFailed, SourceAltered, SourceBusy, ValueRefused
+from ..errors import ConnectionFailed, SourceBusy, ValueRefused
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
@@ -133,8 +133,6 @@ class Source:
         name = publication.publication_name(self._group.name)
         try:
             retried(lambda: self._ask(lambda c: publication.ensure(c, name, whole, parts)), LOCKED_SECONDS)
-        except SourceAltered:
-            raise
         except SourceBusy as error:
             raise self._ask(partial(blocked, tables=[schema.oid for schema in schemas], error=error)) from error
 

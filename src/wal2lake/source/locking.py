@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from psycopg import sql
 
-from ..errors import SourceAltered, SourceBusy
+from ..errors import SourceBusy, SourceError
 from .connect import Connection, explained, query
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def _never() -> bool:
     return False
 
 
-def _ignore(_: SourceBusy) -> None: ...
+def _ignore(_: SourceError) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Patience:
     """How somebody waits for other sessions: until it is to stop, and told now and then what for."""
 
     stopped: Callable[[], bool] = _never
-    told: Callable[[SourceBusy], object] = _ignore
+    told: Callable[[SourceError], object] = _ignore
 
 
 PATIENT = Patience()
@@ -50,8 +50,6 @@ def retried(attempt: Callable[[], T], seconds: float) -> T:
     while True:
         try:
             return attempt()
-        except SourceAltered:
-            raise
         except SourceBusy:
             if monotonic() > until:
                 raise

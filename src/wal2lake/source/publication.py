@@ -187,8 +187,6 @@ def _add_part(conn: Connection, name: str, schema: TableSchema) -> None:
     with _of_tables("adding tables to", f"publication {name}", _owner_remedy(conn, schema.id)):
         try:
             conn.execute(statement)
-        except _GONE:
-            raise
         except psycopg.Error as error:
             if schema.where is not None and _about_the_statement(error):
                 raise selection.refused_filter(schema.id, error.diag.message_primary or "no reason given") from error
