@@ -7,6 +7,8 @@ import re
 
 from rich.console import Console
 
+FOREIGN = ("py4j", "pyspark", "psycopg")
+"""loggers of libraries whose warnings come as errors of ours, too"""
 _PASSWORD_IN_URL = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 _PASSWORD_PAIR = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
@@ -32,12 +34,12 @@ class _ConsoleHandler(logging.Handler):
 
 
 def configure(console: Console, debug: bool) -> None:
-    """INFO of our own loggers, DEBUG with --debug; Spark's gateway is silent unless debugging."""
+    """INFO of our own loggers, DEBUG with --debug; the libraries' are silent unless debugging."""
     ours = logging.getLogger("wal2lake")
     for handler in [h for h in ours.handlers if isinstance(h, _ConsoleHandler)]:
         ours.removeHandler(handler)
     ours.addHandler(_ConsoleHandler(console))
     ours.setLevel(logging.DEBUG if debug else logging.INFO)
     ours.propagate = False
-    for foreign in ("py4j", "pyspark"):
+    for foreign in FOREIGN:
         logging.getLogger(foreign).setLevel(logging.WARNING if debug else logging.CRITICAL + 1)

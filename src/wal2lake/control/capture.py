@@ -255,6 +255,8 @@ def main(fd: int) -> None:
     ours.setLevel(level)
     ours.propagate = False
     ours.addHandler(parent)
+    # What it warns of, as of a rollback on a lost connection, comes as an error of ours, too.
+    logging.getLogger("psycopg").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL + 1)
     _settle_interpreter()
     pump = Pump(config, group, parent)
     pump.run()

@@ -16,6 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap, filtered
+from ..source.session import SET_ALL
 from .names import quoted
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ _HEAP_BYTES_PER_FILE = 512 * 1024 * 1024
 _LITERAL = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\?""")
 _BACKQUOTED = re.compile(r"`(?:[^`]|``)*`")
 _POLL_SECONDS = 0.5
-# Values come as PostgreSQL's text, so every setting that shapes text is the same as in the stream. A range may take as
-# long as it takes, and rows that row security hides are an error, not a smaller table. Compiling a query that only
-# reads takes longer than it saves.
-_SESSION = (
-    "SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC'; SET extra_float_digits = 3; "
-    "SET bytea_output = 'hex'; SET statement_timeout = 0; SET lock_timeout = 0; "
-    "SET idle_in_transaction_session_timeout = 0; SET row_security = off; SET jit = off"
-)
 
 
 def range_size(pages: int, cores: int) -> int:
@@ -67,7 +60,8 @@ def tasks(pages: int, count: int, cores: int) -> int:
 
 def init_statement(snapshot: str) -> str:
     name = snapshot.replace("'", "''")
-    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'; {_SESSION}"
+    # The driver sends settings of its own after those of the startup packet.
+    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'; {SET_ALL}"
 
 
 def subquery(source: CopySource, heap: Heap) -> str:

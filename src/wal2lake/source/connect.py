@@ -1,7 +1,7 @@
 """Connections to PostgreSQL, and what the server says of itself.
 
-Every session of ours speaks one dialect: ISO dates, UTC, hex bytea, shortest exact floats, and row security that
-raises instead of hiding rows. Failures come out as this product's own errors; a password is in none of them.
+Every session has the settings of `session.py`. Failures come out as this product's own errors; a password is in none
+of them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -28,23 +28,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ..config import SourceConfig
 from ..errors import ConfigError, ConnectionFailed, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
+from . import session
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-DIALECT: Mapping[str, str] = {
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
-    "search_path": "pg_catalog",
-    "row_security": "off",
-}
-"""settings of each session; a value's text must not depend on what the role or the database has set"""
 
 _PASSED_ON = {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey"}
 
@@ -55,17 +41,13 @@ def query(name: str) -> bytes:
     return files(__package__).joinpath("sql", f"{name}.sql").read_bytes()
 
 
-def _options() -> str:
-    return " ".join(f"-c {name}={value}" for name, value in DIALECT.items())
-
-
-def parameters(source: SourceConfig, group: str | None = None) -> dict[str, Any]:
+def parameters(dsn: str, timeout: float, application: str, option: str = "source.dsn") -> dict[str, Any]:
     """libpq's parameters for a session: the user's, and ours over them."""
     try:
-        given = conninfo_to_dict(source.dsn.get_secret_value())
+        given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         raise ConfigError(
-            field="source.dsn", cause="not a connection string",
+            field=option, cause="not a connection string",
             allowed="write it as postgresql://user:password@host:5432/database",
         ) from None  # fmt: skip
     return {
@@ -75,38 +57,75 @@ def parameters(source: SourceConfig, group: str | None = None) -> dict[str, Any]
         "tcp_user_timeout": 60_000,
         **given,
         "keepalives": 1,
-        "connect_timeout": max(2, math.ceil(source.connect_timeout)),
-        "application_name": f"wal2lake {group}" if group else "wal2lake",
+        "connect_timeout": max(2, math.ceil(timeout)),
+        "application_name": application[:63],
         "client_encoding": "UTF8",
-        "options": f"{given.get('options') or ''} {_options()}".strip(),
+        "options": f"{given.get('options') or ''} {session.startup_options()}".strip(),
     }
+
+
+def _source_parameters(source: SourceConfig, group: str | None = None) -> dict[str, Any]:
+    application = f"wal2lake {group}" if group else "wal2lake"
+    return parameters(source.dsn.get_secret_value(), source.connect_timeout, application)
 
 
 def server_name(source: SourceConfig) -> str:
     """Host, port and database of the DSN, for messages."""
-    given = parameters(source)
+    given = _source_parameters(source)
     place = f"{given.get('host') or given.get('hostaddr') or 'the local socket'}:{given.get('port') or 5432}"
     return f"{place}/{given['dbname']}" if given.get("dbname") else place
 
 
 def connect(source: SourceConfig, group: str | None = None) -> Connection:
     """An ordinary session, in autocommit mode."""
+    given = _source_parameters(source, group)
     try:
-        return psycopg.connect(**parameters(source, group), autocommit=True)
+        return ordinary_session(given, source.connect_timeout)
     except psycopg.OperationalError as error:
-        _connection_failed(source, str(error))
+        raise connection_failed(server_name(source), str(error), given.get("user")) from None
+
+
+def ordinary_session(parameters: dict[str, Any], timeout: float) -> Connection:
+    """A session with our settings, in autocommit mode. Raises psycopg's errors, and SourceRefused."""
+    conn = psycopg.connect(**parameters, autocommit=True)
+    try:
+        with bounded(conn, timeout):
+            _pin(lambda statement: conn.execute(statement.encode()).fetchall())
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _pin(ask: Callable[[str], Sequence[Sequence[str]]]) -> None:
+    """Give a session our settings, and see that it has them."""
+    if not (others := session.differing(ask(session.SHOW))):
+        return
+    ask(session.setting(others))
+    if others := session.differing(ask(session.SHOW)):
+        name, value = next(iter(others.items()))
+        raise SourceRefused(
+            operation=f"SET {name} = '{session.SETTINGS[name]}'", object="a session", cause=f"it still has '{value}'",
+            remedy="connect to the server itself, or through a pooler in session mode (pool_mode = session)",
+        )  # fmt: skip
 
 
 def replication_connect(source: SourceConfig, group: str | None = None) -> pq.abc.PGconn:
     """A session with a walsender, which takes replication commands."""
-    conninfo = make_conninfo(**parameters(source, group), replication="database")
+    given = _source_parameters(source, group)
+    conninfo = make_conninfo(**given, replication="database")
+    deadline = time.monotonic() + source.connect_timeout
     # Not the blocking call: psycopg's holds the interpreter's lock until the server answers.
     pgconn = pq.PGconn.connect_start(conninfo.encode())
     try:
-        _complete(pgconn, time.monotonic() + source.connect_timeout)
+        _complete(pgconn, deadline)
+        _pin(lambda statement: _answer(pgconn, statement, deadline))
     except _NotConnected as error:
         pgconn.finish()
-        _connection_failed(source, str(error))
+        raise connection_failed(server_name(source), str(error), given.get("user")) from None
+    except BaseException:
+        pgconn.finish()
+        raise
     return pgconn
 
 
@@ -117,13 +136,8 @@ class _NotConnected(Exception):
 def _complete(pgconn: pq.abc.PGconn, deadline: float) -> None:
     state: int = pq.PollingStatus.WRITING
     while pgconn.status != pq.ConnStatus.BAD and state != pq.PollingStatus.OK:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise _NotConnected("timeout expired")
         # libpq may change the socket between two steps, when it tries the next address.
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
-        poll.poll(left * 1000)
+        _wait(pgconn, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT, deadline)
         state = pgconn.connect_poll()
         if state == pq.PollingStatus.FAILED:
             break
@@ -131,22 +145,74 @@ def _complete(pgconn: pq.abc.PGconn, deadline: float) -> None:
         raise _NotConnected(pgconn.get_error_message())
 
 
-def _connection_failed(source: SourceConfig, message: str) -> NoReturn:
+def _wait(pgconn: pq.abc.PGconn, event: int, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise _NotConnected("timeout expired")
+    poll = select.poll()
+    poll.register(pgconn.socket, event)
+    poll.poll(left * 1000)
+
+
+def _answer(pgconn: pq.abc.PGconn, statement: str, deadline: float) -> list[tuple[str, ...]]:
+    """The rows of a statement on a connection that psycopg's own cursors can't use."""
+    try:
+        pgconn.send_query(statement.encode())
+        rows: list[tuple[str, ...]] = []
+        while True:
+            while pgconn.is_busy():
+                _wait(pgconn, select.POLLIN, deadline)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return rows
+            if result.status != pq.ExecStatus.TUPLES_OK:
+                raise _NotConnected(result.get_error_message())
+            for row in range(result.ntuples):
+                rows.append(tuple((result.get_value(row, i) or b"").decode() for i in range(result.nfields)))
+    except psycopg.OperationalError as error:
+        raise _NotConnected(str(error)) from None
+
+
+def connection_failed(server: str, message: str, role: str | None = None) -> ConnectionFailed:
+    """The error for what libpq said, with the remedy that belongs to it."""
     # psycopg tells of each address that it tried; the last line of the last attempt has the server's own words.
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     told = [line for line in lines if "failed: " in line or "resolve" in line or "timeout" in line] or lines
     cause = told[-1].rpartition("failed: ")[2].replace("FATAL:  ", "") if told else "no answer"
-    fields: dict[str, Any] = {"server": server_name(source), "cause": cause}
+    remedy = _connection_remedy(cause, role)
+    return ConnectionFailed(server=server, cause=cause, **({"remedy": remedy} if remedy else {}))
+
+
+def _connection_remedy(cause: str, role: str | None) -> str | None:
     if "no password supplied" in cause or "password authentication failed" in cause:
-        fields["remedy"] = "correct user and password in [source] dsn, or set PGPASSWORD"
-    elif "no pg_hba.conf entry" in cause:
-        fields["remedy"] = "let this host in with a line in the server's pg_hba.conf, then: SELECT pg_reload_conf()"
-    elif "max_wal_senders" in cause or "standby connections" in cause:
-        fields["remedy"] = "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL"
-    elif any(words in cause for words in ("REPLICATION", "replication role", "WAL sender")):
-        role = parameters(source).get("user") or "<the user of [source] dsn>"
-        fields["remedy"] = f'ALTER ROLE "{role}" REPLICATION'
-    raise ConnectionFailed(**fields) from None
+        return "correct user and password in the dsn, or set PGPASSWORD"
+    if "no pg_hba.conf entry" in cause:
+        return "let this host in with a line in the server's pg_hba.conf, then: SELECT pg_reload_conf()"
+    if "max_wal_senders" in cause or "standby connections" in cause:
+        return "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL"
+    if any(words in cause for words in ("REPLICATION", "replication role", "WAL sender")):
+        return f'ALTER ROLE "{role or "<the user of the dsn>"}" REPLICATION'
+    if 'invalid value for parameter "TimeZone"' in cause or 'invalid value for parameter "DateStyle"' in cause:
+        return "unset PGTZ and PGDATESTYLE in the environment of wal2lake: its sessions do not need them"
+    return _certificate_remedy(cause)
+
+
+def _certificate_remedy(cause: str) -> str | None:
+    if "does not match host name" in cause:
+        return "use a host name in the dsn that the server's certificate has, or sslmode=verify-ca"
+    if "root certificate file" in cause or "certificate verify failed" in cause:
+        return (
+            "set sslrootcert in the dsn to the file with the authority that signed the server's certificate "
+            "(sslrootcert=system: the authorities that this machine trusts)"
+        )
+    if "server does not support SSL" in cause:
+        return "turn SSL on in the server (ssl = on in postgresql.conf), or set sslmode=prefer in the dsn"
+    if "private key file" in cause:
+        return "set sslkey in the dsn to the private key of sslcert, readable by this user alone (chmod 600)"
+    if "certificate" in cause or "unknown ca" in cause:
+        return "set sslcert and sslkey in the dsn to a certificate that the server accepts, and its private key"
+    return None
 
 
 @contextmanager
@@ -202,7 +268,7 @@ def jdbc(source: SourceConfig) -> tuple[str, dict[str, str]]:
     url = jdbc_url(host, port, dbname)
     properties = {
         "user": user, "ApplicationName": "wal2lake copy", "tcpKeepAlive": "true",
-        "connectTimeout": str(max(2, math.ceil(source.connect_timeout))), "options": _options(),
+        "connectTimeout": str(max(2, math.ceil(source.connect_timeout))), "options": session.startup_options(),
         **({"password": password} if password else {}),
         **{theirs: given[ours] for ours, theirs in _PASSED_ON.items() if given.get(ours)},
     }  # fmt: skip

@@ -60,3 +60,9 @@ def test_a_password_in_a_foreign_text_is_masked(stream: io.StringIO, text: str) 
 def test_spark_and_its_gateway_are_silent(stream: io.StringIO) -> None:
     configure(stream)
     assert not logging.getLogger("py4j.java_gateway").isEnabledFor(logging.CRITICAL)
+
+
+def test_raw_lines_of_psycopg_do_not_reach_the_log(stream: io.StringIO, capfd: pytest.CaptureFixture[str]) -> None:
+    configure(stream)
+    logging.getLogger("psycopg").warning("error ignored in rollback of %s", "a connection")
+    assert "rollback" not in stream.getvalue() + capfd.readouterr().err

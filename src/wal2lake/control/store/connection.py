@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg import sql
@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from ...errors import ConnectionFailed
 from ...position import Lsn
 from ...schema import TableId
-from ...source.connect import bounded
+from ...source.connect import bounded, connection_failed, ordinary_session, parameters
 
 CHANNEL = "wal2lake"
 PATIENCE_SECONDS = 15.0
@@ -62,13 +62,15 @@ class StoreSession:
 
 
 def open_session(dsn: str, timeout: float, application: str) -> Session:
+    """A session with the settings that every session of ours has; times are in UTC."""
+    given = parameters(dsn, timeout, application, "state.dsn")
+    quick = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
     try:
-        return psycopg.connect(
-            dsn, autocommit=True, row_factory=dict_row, connect_timeout=max(2, round(timeout)),
-            application_name=application[:63], keepalives_idle=15, keepalives_interval=5, keepalives_count=3,
-        )  # fmt: skip
+        connection = ordinary_session({**given, **quick}, max(2, timeout))
     except psycopg.OperationalError as error:
-        raise ConnectionFailed(server="the state store", cause=first_line(error)) from error
+        raise connection_failed("the state store", str(error), given.get("user")) from error
+    connection.row_factory = dict_row  # type: ignore[assignment]  # the type of its rows changes with it
+    return cast(Session, connection)
 
 
 def first_line(error: psycopg.Error) -> str:
