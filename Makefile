@@ -4,8 +4,12 @@ RUN := .venv/bin/python
 ROUNDS ?= 20
 SECONDS ?= 600
 SEED ?=
+MAJORS ?= 14 16
+ON_EVERY_MAJOR := $(addprefix tests/,integration/test_binary_against_text.py \
+    integration/test_decode_against_postgres.py integration/test_exactness.py integration/test_following.py \
+    integration/test_streamed_transactions.py integration/test_slot.py fault/test_schema_changes.py)
 
-.PHONY: help setup demo test test-slow kill-test life-test failure-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo test test-slow proofs-short test-majors kill-test life-test failure-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,8 +23,20 @@ demo: setup ## a live shop database and its mirror, for a minute
 test: setup ## every test that takes seconds
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-slow: setup ## the proofs that take minutes: kills under load, a million rows, pgbench
+test-slow: setup ## every proof in its long form: takes hours
 	$(RUN) -m pytest -m slow
+
+proofs-short: setup ## every proof in a short form, also on other PostgreSQL majors: at most 20 minutes
+	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -n 2 --dist loadfile -m "slow and not alone"
+	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -m alone
+	@$(MAKE) --no-print-directory test-majors
+
+test-majors: setup ## types, order and DDL on other PostgreSQL majors; MAJORS="14 16"
+	@for major in $(MAJORS); do \
+	    echo "PostgreSQL $$major"; \
+	    WAL2LAKE_TEST_PG_BIN=$$($(RUN) scripts/postgres_binaries.py $$major) \
+	        $(RUN) -m pytest -q -n 2 --dist loadfile -m "not slow" $(ON_EVERY_MAJOR) || exit 1; \
+	done
 
 kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_kills.py

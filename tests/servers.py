@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,10 +19,25 @@ import psycopg
 from psycopg import sql
 
 from waiting import wait_until
-from wal2lake.demo.server import EmbeddedServer
+from wal2lake.demo.server import EmbeddedServer, find_binaries
 
 BINARIES_VARIABLE = "WAL2LAKE_TEST_PG_BIN"
 _numbers = itertools.count(1)
+
+
+@cache
+def server_major() -> int:
+    """The major version of the server that the tests run."""
+    given = os.environ.get(BINARIES_VARIABLE)
+    postgres = (Path(given) if given else find_binaries()) / "postgres"
+    told = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True).stdout
+    return int(told.split()[2].split(".")[0])
+
+
+def can_declare(kind: str) -> bool:
+    """Whether the server knows a type: numeric with a scale below zero or above its precision came with 15."""
+    form = re.match(r"numeric\((\d+),(-?\d+)\)", kind)
+    return form is None or 0 <= int(form[2]) <= int(form[1]) or server_major() >= 15
 
 
 def make_server(directory: Path) -> EmbeddedServer:

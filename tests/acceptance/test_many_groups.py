@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
@@ -10,11 +9,12 @@ from test_many_tables import make_tables
 
 from command import Project
 from oracle import assert_equal_tables
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.position import Lsn
 
-TABLES = int(os.environ.get("WAL2LAKE_TEST_TABLES", "100"))
+TABLES = proof_size("WAL2LAKE_TEST_TABLES", long=100, short=20)
 GROUPS = ("zero", "one", "two", "three", "four")
 PATIENCE = 900.0
 

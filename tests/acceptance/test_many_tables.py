@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 
@@ -10,10 +9,11 @@ import pytest
 
 from command import Project
 from oracle import assert_equal_tables
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 
-TABLES = int(os.environ.get("WAL2LAKE_TEST_TABLES", "1000"))
+TABLES = proof_size("WAL2LAKE_TEST_TABLES", long=1000, short=60)
 START_SECONDS = 60.0
 PATIENCE = 3600.0
 

@@ -1,4 +1,4 @@
-"""The proofs at size: a million rows and a hundred thousand changes, and pgbench's own load."""
+"""The proofs at size: a million rows and a hundred thousand changes (a tenth in the short form), and pgbench's load."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import pytest
 
 from command import Project, Running
 from oracle import assert_equal_tables
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.demo.server import find_binaries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE = 900.0
+SCALE = proof_size("WAL2LAKE_TEST_SCALE", long=10, short=1)
+"""hundred thousands of rows"""
+PGBENCH_SECONDS = proof_size("WAL2LAKE_TEST_SECONDS", long=60, short=15)
 PGBENCH_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 
 
@@ -31,32 +35,33 @@ def test_a_million_rows_copied_and_a_hundred_thousand_mixed_changes_followed(
         " tags text[], paid boolean);"
         "INSERT INTO orders SELECT i, i % 9973, i / 7.0, timestamptz '2024-01-01' + i * interval '1 second',"
         " CASE WHEN i % 10 = 0 THEN NULL ELSE 'note ' || md5(i::text) END, ARRAY['t' || i % 5, NULL], i % 3 = 0"
-        " FROM generate_series(1, 1000000) i"
+        f" FROM generate_series(1, {SCALE * 100_000}) i"
     )
     project.configure(database.dsn)
     _once(project)
     assert_equal_tables(database, project.lake, ["orders"])
 
-    # 40,000 updates, 25,000 deletes, 30,000 inserts and 5,000 new keys, in transactions of a thousand and of one.
+    # Of 100,000: 40,000 updates, 25,000 deletes, 30,000 inserts and 5,000 new keys, in transactions of many and of one.
     with database.connect() as connection:
-        for first in range(1, 40001, 1000):
+        for first in range(1, SCALE * 4000 + 1, 1000):
             connection.execute(
                 "UPDATE orders SET amount = amount + 1, note = 'changed' WHERE id BETWEEN %s AND %s",
                 (first, first + 999),
             )
-        for first in range(100001, 125001, 1000):
-            connection.execute("DELETE FROM orders WHERE id BETWEEN %s AND %s", (first, first + 999))
-        connection.execute("UPDATE orders SET id = id + 5000000 WHERE id BETWEEN 200001 AND 205000")
+        for first in range(60_001, SCALE * 2500 + 60_001, 500):
+            connection.execute("DELETE FROM orders WHERE id BETWEEN %s AND %s", (first, first + 499))
+        connection.execute("UPDATE orders SET id = id + 5000000 WHERE id BETWEEN 50001 AND %s", (50_000 + SCALE * 500,))
         connection.execute(
-            "INSERT INTO orders SELECT i, 1, 0.5, now(), '', '{}', NULL FROM generate_series(2000001, 2025000) i"
+            "INSERT INTO orders SELECT i, 1, 0.5, now(), '', '{}', NULL FROM generate_series(2000001, %s) i",
+            (2_000_000 + SCALE * 2500,),
         )
         with connection.pipeline():
-            for id in range(2025001, 2030001):
+            for id in range(2_025_001, 2_025_001 + SCALE * 500):
                 connection.execute("INSERT INTO orders (id, note) VALUES (%s, 'alone')", (id,))
     _once(project)
     assert_equal_tables(database, project.lake, ["orders"])
     (table,) = project.status()["tables"]
-    assert table["changes_applied"] == 100_000
+    assert table["changes_applied"] == SCALE * 10_000
 
 
 def _pgbench(database: Database, *options: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +83,7 @@ def test_pgbench_while_a_run_is_on(project: Project, database: Database) -> None
     project.configure(database.dsn)
     run = project.start("run")
     _are_streaming(project, run, PGBENCH_TABLES)
-    _pgbench(database, "-c", "4", "-T", "60", "-n")
+    _pgbench(database, "-c", "4", "-T", str(PGBENCH_SECONDS), "-n")
     position = database.value("SELECT pg_current_wal_insert_lsn()")
     database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
 

@@ -5,7 +5,6 @@ WAL2LAKE_TEST_MERGES sets the number of commits.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lake_history import History, Row, copied, source_id
+from proof_size import proof_size
 from servers import fresh_database
 from waiting import wait_until
 from wal2lake.config import Config
@@ -25,8 +25,8 @@ from wal2lake.lake import Lake
 from wal2lake.lake.iceberg import TABLE_PROPERTIES
 from wal2lake.lake.upkeep import QUIET_SECONDS
 
-ROWS = 1_000_000
-MERGES = int(os.environ.get("WAL2LAKE_TEST_MERGES", "500"))
+ROWS = proof_size("WAL2LAKE_TEST_ROWS", long=1_000_000, short=200_000)
+MERGES = proof_size("WAL2LAKE_TEST_MERGES", long=500, short=30)
 CHANGES = 20
 ROUNDS = 9
 LIMIT = 1.5
@@ -152,6 +152,7 @@ def pyiceberg_reads(path: Path) -> tuple[float, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_table_after_many_small_merges_reads_nearly_as_fast_as_a_fresh_one(
     server: EmbeddedServer, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

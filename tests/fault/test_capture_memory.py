@@ -5,16 +5,16 @@ WAL2LAKE_TEST_TRANSACTION_ROWS sets how many.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from capturing import CapturedGroup
+from proof_size import proof_size
 from servers import Database
 from wal2lake.source import connect, mark
 
-ROWS = int(os.environ.get("WAL2LAKE_TEST_TRANSACTION_ROWS", "2000000"))
+ROWS = proof_size("WAL2LAKE_TEST_TRANSACTION_ROWS", long=2_000_000, short=500_000)
 MOST_MEGABYTES = 400
 SECONDS = 120 + ROWS / 5000
 

@@ -18,13 +18,14 @@ from writing import TABLES, Writer, make_tables
 
 from command import TIMEOUT, Project, Running
 from oracle import assert_equal_tables
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.changelog import ChangeLog
 from wal2lake.demo.compare import open_catalog
 from wal2lake.source.slot import slot_name
 
-ROUNDS = int(os.environ.get("WAL2LAKE_TEST_ROUNDS", "20"))
+ROUNDS = proof_size("WAL2LAKE_TEST_ROUNDS", long=20, short=3)
 DEATH_SECONDS = 15
 LONGEST_LIFE = 20.0
 """seconds that a run may have before it is killed; a start takes a good part of them"""
@@ -115,11 +116,6 @@ def _prove(project: Project, database: Database, rounds: int) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_repeated_by_a_few_kills(project: Project, database: Database) -> None:
-    _prove(project, database, 3)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_nothing_is_lost_or_repeated_by_many_kills(project: Project, database: Database) -> None:
+def test_nothing_is_lost_or_repeated_by_kills(project: Project, database: Database) -> None:
     _prove(project, database, ROUNDS)

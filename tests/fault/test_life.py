@@ -24,6 +24,7 @@ import pytest
 from mirroring import Mirrored
 from writing import SteadyWriter
 
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.control.store import GroupWish
@@ -35,7 +36,7 @@ from wal2lake.mirror import Mirror
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = float(os.environ.get("WAL2LAKE_TEST_SECONDS") or 600)
+SECONDS = proof_size("WAL2LAKE_TEST_SECONDS", long=600, short=60)
 RATE = 300
 """transactions a second"""
 MOST_TURNS = 2
@@ -149,6 +150,7 @@ def _watch(mirror: Mirror, seconds: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(SECONDS + 900)
 def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,6 @@ make failure-test [SECONDS=600]
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from statistics import median
@@ -16,6 +15,7 @@ import pytest
 from mirroring import Mirrored, blocked
 from writing import SteadyWriter
 
+from proof_size import proof_size
 from servers import Database
 from wal2lake.mirror import Mirror
 from wal2lake.position import Lsn
@@ -23,13 +23,13 @@ from wal2lake.position import Lsn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = float(os.environ.get("WAL2LAKE_TEST_SECONDS") or 600)
+SECONDS = proof_size("WAL2LAKE_TEST_SECONDS", long=600, short=60)
 SICK, WELL = "sick", ("a", "b", "c")
 ROWS = 5000
 RATE = 200
 """transactions a second, over all tables"""
 LOOK_SECONDS = 0.5
-WARM_UP = 90.0
+WARM_UP = proof_size("WAL2LAKE_TEST_WARM_UP", long=90, short=45)
 """seconds until the JVM has compiled what it needs: for some of the first minute that takes most of the machine"""
 SLOT_PATIENCE = 15.0
 """seconds in which the slot must have moved"""
@@ -70,6 +70,7 @@ class Lags:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(2 * SECONDS + 600)
 def test_a_table_that_fails_for_long_loses_nothing_and_holds_up_nobody(
     database: Database, tmp_path: Path, spark: SparkSession

@@ -17,13 +17,14 @@ import psycopg
 import pytest
 from mirroring import Mirrored
 
+from proof_size import proof_size
 from servers import Database
 from wal2lake.observe.status import TableStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROUNDS = int(os.environ.get("WAL2LAKE_TEST_ROUNDS") or 100)
+ROUNDS = proof_size("WAL2LAKE_TEST_ROUNDS", long=500, short=50)
 SEED = int(os.environ.get("WAL2LAKE_TEST_SEED") or random.randrange(10**6))
 SHORT_ROUNDS = 15
 ROUNDS_BETWEEN_LOOKS = 5

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oracle import assert_equal_tables
-from servers import Database, fresh_database
+from servers import Database, fresh_database, server_major
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.mirror import Mirror, OnceResult
@@ -348,6 +348,8 @@ def _keyed(index: int, type_name: str, values: tuple[str | None, ...]) -> Scenar
 
 
 SCENARIOS += [_keyed(index, name, values) for index, (name, values) in enumerate(KEY_TYPES.items())]
+# Publications have generated columns from 18 on.
+MIRRORED_WHOLE = [each for each in SCENARIOS if each.case != "generated columns" or server_major() >= 18]
 
 
 @dataclass(frozen=True)
@@ -375,7 +377,9 @@ def outcome(server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytes
         yield Outcome(database, lake, (copied, followed))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.case.replace(" ", "-") for scenario in SCENARIOS])
+@pytest.mark.parametrize(
+    "scenario", MIRRORED_WHOLE, ids=[scenario.case.replace(" ", "-") for scenario in MIRRORED_WHOLE]
+)
 def test_the_lake_equals_the_source_after(scenario: Scenario, outcome: Outcome) -> None:
     assert_equal_tables(outcome.database, outcome.lake, scenario.tables)
 
