@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from wal2lake.decode import Cut, Decoder, Relation, Target
-from wal2lake.pgtypes import PgType, lake_type
+from wal2lake.pgtypes import PgType, delimiter, lake_type
 from wal2lake.position import ZERO
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 
@@ -43,14 +43,21 @@ class Source:
 
     def resolve(self, relation: Relation) -> Target:
         types = {
-            oid: PgType(oid, name, kind, element, base, base_typmod, base_dims)
-            for oid, name, kind, element, base, base_typmod, base_dims in self.rows(
+            oid: PgType(oid, *facts)
+            for oid, *facts in self.rows(
                 "SELECT oid::int, typname, typtype::text, (CASE WHEN typcategory = 'A' THEN typelem ELSE 0 END)::int,"
-                " typbasetype::int, typtypmod, typndims FROM pg_type"
+                " typbasetype::int, typtypmod, typndims, typdelim::text FROM pg_type"
             )
         }
         columns = tuple(
-            Column(c.name, c.type_oid, c.typmod, types[c.type_oid].name, lake_type(c.type_oid, c.typmod, 0, types))
+            Column(
+                c.name,
+                c.type_oid,
+                c.typmod,
+                types[c.type_oid].name,
+                lake_type(c.type_oid, c.typmod, 0, types),
+                delimiter=delimiter(c.type_oid, types),
+            )
             for c in relation.columns
         )
         key = tuple(c.name for c in relation.columns if c.key and relation.identity is not Identity.FULL)

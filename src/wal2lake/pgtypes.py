@@ -129,6 +129,8 @@ class PgType:
     """of a domain: the oid of its base type"""
     base_typmod: int = -1
     base_dims: int = 0
+    delimiter: str = ","
+    """typdelim: what stands between two of its values in the text of an array"""
 
 
 NUMERIC = 1700
@@ -156,6 +158,13 @@ def base_of(oid: int, typmod: int, dims: int, types: Mapping[int, PgType]) -> tu
     while (info := types.get(oid)) is not None and info.kind == "d":
         oid, typmod, dims = info.base, info.base_typmod if typmod == -1 else typmod, max(dims, info.base_dims)
     return oid, typmod, dims
+
+
+def delimiter(oid: int, types: Mapping[int, PgType]) -> str:
+    """What stands between the elements in the text of an array, or of a domain over one."""
+    array = types.get(base_of(oid, -1, 0, types)[0])
+    element = types.get(array.element) if array is not None else None
+    return element.delimiter if element is not None else ","
 
 
 def lake_type(oid: int, typmod: int, dims: int, types: Mapping[int, PgType]) -> LakeType:

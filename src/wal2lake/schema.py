@@ -63,6 +63,8 @@ class Column:
     """the source has dropped it, the lake has kept it"""
     mask: Masking | None = None
     """what stands in the place of its values, `missing` included"""
+    delimiter: str = ","
+    """of an array: what stands between the elements in PostgreSQL's text"""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "lake": str(self.lake)}

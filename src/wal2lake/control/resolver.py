@@ -19,7 +19,7 @@ from ..config import GroupTables, SourceConfig, TableConfig, settings_of
 from ..decode import Relation, Target
 from ..decode.model import RelationColumn
 from ..errors import ConfigError, SourceError
-from ..pgtypes import Masking, lake_type
+from ..pgtypes import Masking, delimiter, lake_type
 from ..schema import Column, Identity, TableId, TableSchema
 from ..source import catalog, selection
 from ..source.catalog import CatalogTable
@@ -157,7 +157,10 @@ class Resolver:
                 name = types[sent.type_oid].name if sent.type_oid in types else "unknown"
                 lake = wanted.types.get(sent.name, declared)
                 mask = wanted.mask.get(sent.name) or _mask(known, number)
-                column = Column(sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number, mask=mask)
+                column = Column(
+                    sent.name, sent.type_oid, sent.typmod, name, lake, attnum=number, mask=mask,
+                    delimiter=delimiter(sent.type_oid, types),
+                )  # fmt: skip
                 column = _older(known, catalog.masked_column(column))
             columns.append(column)
         partitioned = root != relation.oid or (current is not None and current.partitioned)

@@ -6,30 +6,17 @@ after it plain. So quotes, then delimiters, then elements are found for all rows
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ..pgtypes import LakeType
-from ..schema import Column
 from .messages import PADDING, Bytes, Mask, Positions
 from .spans import Slices, contiguous
 from .values import Converted, Unfit, convert
 
 _OPEN, _CLOSE, _QUOTE, _BACKSLASH, _BOUND = b'{}"\\['
-# pg_type.typdelim is a comma but for these.
-_BOX_ARRAY_OID = 1020
-_COLON_BETWEEN = {"geometry", "geography"}
-
-
-def delimiter(column: Column) -> str:
-    """What stands between the elements of an array column's values."""
-    if column.type_oid == _BOX_ARRAY_OID:
-        return ";"
-    name = re.sub(r"\(.*\)|\[\]", "", column.type_name).strip().rpartition(".")[2].removeprefix("_")
-    return ":" if name in _COLON_BETWEEN else ","
 
 
 def convert_list(text: Slices, lake: LakeType, between: str = ",") -> Converted:

@@ -20,7 +20,7 @@ from ..changelog.manifest import Refusal
 from ..pgtypes import Masking, masked
 from ..position import Lsn
 from ..schema import Column, TableSchema
-from .arrays import convert_list, delimiter
+from .arrays import convert_list
 from .binary import Reader
 from .binding import Binding
 from .messages import (
@@ -167,7 +167,7 @@ def _convert(text: Slices, column: Column, reader: Reader | None) -> Converted:
     if column.mask is Masking.NULL:
         return Converted(pa.nulls(len(text), arrow_type(column.lake)))
     if column.lake.is_list:
-        return convert_list(text, column.lake, delimiter(column))
+        return convert_list(text, column.lake, column.delimiter)
     return convert(text, column.lake)
 
 

@@ -23,6 +23,7 @@ from ..pgtypes import (
     Masking,
     PgType,
     Wire,
+    delimiter,
     lake_type,
     masked,
     masked_wire,
@@ -218,6 +219,7 @@ def _schema(
             c.name, c.type_oid, c.typmod, c.type_name,
             carrier(table.id, c.name, lake_type(c.type_oid, c.typmod, c.dims, known), settings), not c.not_null,
             c.attnum, *_missing(table, c, parts), mask=settings.mask.get(c.name),
+            delimiter=delimiter(c.type_oid, known),
         )
         for c in table.columns if _sent(c, chosen, server_version)
     )  # fmt: skip

@@ -113,11 +113,10 @@ def test_arrays_of_every_kind_of_element() -> None:
     ]
 
 
-def test_boxes_and_geometries_have_delimiters_of_their_own() -> None:
-    boxes = values("list<string>", "{(1,1),(0,0);(2,2),(1,1)}", type_oid=1020)
+def test_elements_are_separated_by_the_delimiter_of_their_type() -> None:
+    boxes = values("list<string>", "{(1,1),(0,0);(2,2),(1,1)}", delimiter=";")
     assert boxes == [["(1,1),(0,0)", "(2,2),(1,1)"]]
-    for type_name in ("geometry[]", "gis.geometry(Point,4326)[]", "_geography"):
-        assert values("list<string>", "{0101:NULL}", type_name=type_name) == [["0101", None]]
+    assert values("list<string>", "{0101:NULL}", delimiter=":") == [["0101", None]]
 
 
 def literal(elements: list[str | None]) -> str:

@@ -11,7 +11,7 @@ WITH RECURSIVE wanted AS (
 )
 SELECT t.oid::int8, t.typname::text, t.typtype::text,
        CASE WHEN e.oid IS NULL THEN 0 ELSE t.typelem::int8 END,
-       t.typbasetype::int8, t.typtypmod, t.typndims::int
+       t.typbasetype::int8, t.typtypmod, t.typndims::int, t.typdelim::text
 FROM wanted w
 JOIN pg_type t ON t.oid = w.oid
 LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
