@@ -143,6 +143,7 @@ def pgbench_mix(transactions: int, scale: int = 10, clients: int = 4) -> Load:
 
     def before(ground: Ground) -> None:
         run(ground, "--initialize", "--scale", str(scale), "--quiet")
+        ground.connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
     def write(ground: Ground) -> None:
         run(ground, "--client", str(clients), "--transactions", str(each), "--no-vacuum", "--protocol", "prepared")

@@ -10,7 +10,8 @@
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
-    │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   └── TableRecreated
+    │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── TableRecreated
+    │   ├── UpdatesRefused       └── UpdatesSeen
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
     │   ├── CommitFailed         └── CommitUnknown
@@ -180,6 +181,21 @@ class OperationRefused(TableError):
     """{table}: {operation} arrived, but the table has no key and no replica identity to find the row by"""
 
     remedy_text = "ALTER TABLE {sql_name} REPLICA IDENTITY FULL; then: wal2lake tables resync '{table}'"
+
+
+class UpdatesRefused(TableError):
+    """{table}: it is not published, because PostgreSQL would refuse UPDATE and DELETE on it: {cause}"""
+
+    remedy_text = "{fix} -- or, if its rows are only ever inserted: [tables.'{table}'] append_only = true"
+
+
+class UpdatesSeen(TableError):
+    """{table}: it is append_only, but PostgreSQL has counted {count} updated or deleted rows since its copy"""
+
+    remedy_text = (
+        "copy it as it is now: wal2lake tables resync '{table}'; if that will happen again, remove append_only and "
+        "give it a replica identity: {fix}"
+    )
 
 
 class CopyFailed(TableError):

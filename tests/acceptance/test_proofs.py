@@ -80,7 +80,7 @@ def _are_streaming(project: Project, run: Running, tables: Sequence[str]) -> Non
 
 def test_pgbench_while_a_run_is_on(project: Project, database: Database) -> None:
     _pgbench(database, "-i", "-s", "5", "-q")
-    project.configure(database.dsn)
+    project.configure(database.dsn, "[tables.'public.pgbench_history']\nappend_only = true")
     run = project.start("run")
     _are_streaming(project, run, PGBENCH_TABLES)
     _pgbench(database, "-c", "4", "-T", str(PGBENCH_SECONDS), "-n")

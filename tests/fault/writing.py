@@ -26,6 +26,7 @@ CREATE TABLE order_lines (order_id int, line int, quantity int, what text, PRIMA
 CREATE TABLE events (a int, b text, c float8);
 ALTER TABLE events REPLICA IDENTITY FULL;
 CREATE TABLE journal (n bigint, line text);
+ALTER TABLE journal REPLICA IDENTITY FULL;
 CREATE TABLE documents (id int PRIMARY KEY, body text, revision int);
 ALTER TABLE documents ALTER body SET STORAGE EXTERNAL;
 CREATE TABLE measures (id int, at date, v text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);

@@ -154,7 +154,7 @@ SCENARIOS = [
         ],
     ),
     Scenario(
-        "a table with neither key nor identity takes inserts and TRUNCATE",
+        "an append-only table with neither key nor identity takes inserts and TRUNCATE",
         ["log_lines", "log_lines_emptied"],
         [
             "CREATE TABLE log_lines (at timestamptz DEFAULT now(), line text)",
@@ -369,6 +369,7 @@ def outcome(server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytes
             source={"dsn": database.dsn},
             lake={"path": str(lake)},
             groups=[{"name": "default", "tables": ["public.*", '"Other Schema".*'], "flush_interval": 0.2}],
+            tables={name: {"append_only": True} for name in ("log_lines", "log_lines_emptied")},
         )
         copied = Mirror(config, spark).run_once()
         for statement in (s for scenario in SCENARIOS for s in scenario.changes):

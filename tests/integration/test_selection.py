@@ -9,7 +9,6 @@ import pytest
 from conftest import ConfigFactory
 from servers import Database
 from wal2lake.config import Config
-from wal2lake.control.judgement import Level
 from wal2lake.control.preflight import check
 from wal2lake.errors import ConfigError
 from wal2lake.pgtypes import STRING, Masking
@@ -79,6 +78,7 @@ def test_the_publication_gets_the_filter_and_the_list_and_is_left_alone_when_it_
 ) -> None:
     settings = {"where": "status  <>   'draft'", "columns": ["status", "id"]}
     entry = "SELECT oid FROM pg_publication_rel WHERE prrelid = 't'::regclass"
+    narrowed.execute("CREATE UNIQUE INDEX t_both ON t (id, status); ALTER TABLE t REPLICA IDENTITY USING INDEX t_both")
     schema = _discovered(config(tables={"t": settings}))["t"]
     assert schema.names == ("id", "status")
     assert _published(narrowed)["t"] == ({"id", "status"}, "(status <> 'draft'::text)")
@@ -167,14 +167,15 @@ def test_check_says_what_postgres_will_refuse_and_the_fix_helps(narrowed: Databa
     narrowed.execute("INSERT INTO t (id, status) VALUES (1, 'done')")
     for settings in ({"where": "status <> 'draft'", "columns": ["id", "status"]}, {"where": "status <> 'draft'"}):
         wanted = config(tables={"t": settings})
-        (finding,) = [finding for finding in check(wanted) if finding.level is Level.WARNS]
+        (finding,) = [finding for finding in check(wanted) if finding.blocks]
         assert finding.object == "public.t"
         assert not narrowed.rows("SELECT FROM pg_publication WHERE pubname LIKE '%check%'")
         _discovered(wanted)
-        with pytest.raises(Exception, match="cannot update table"):
-            narrowed.execute("UPDATE t SET status = 'x'")
+        narrowed.execute("UPDATE t SET status = 'x'")
         narrowed.execute(finding.fix)
-        assert not [finding for finding in check(wanted) if finding.level is Level.WARNS]
+        assert not [finding for finding in check(wanted) if finding.blocks]
+        _discovered(wanted)
+        assert "t" in _published(narrowed)
         narrowed.execute("UPDATE t SET status = 'y'")
         narrowed.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT; DROP INDEX IF EXISTS t_filter")
 
@@ -182,13 +183,12 @@ def test_check_says_what_postgres_will_refuse_and_the_fix_helps(narrowed: Databa
 def test_check_says_that_a_list_does_not_go_with_the_identity_full(narrowed: Database, config: ConfigFactory) -> None:
     narrowed.execute("ALTER TABLE t REPLICA IDENTITY FULL; INSERT INTO t (id, status) VALUES (1, 'done')")
     wanted = config(tables={"t": {"columns": ["id", "status"]}})
-    (finding,) = [finding for finding in check(wanted) if finding.level is Level.WARNS]
+    (finding,) = [finding for finding in check(wanted) if finding.blocks]
     _discovered(wanted)
-    with pytest.raises(Exception, match="cannot update table"):
-        narrowed.execute("UPDATE t SET status = 'x'")
-    narrowed.execute(finding.fix.partition("  (")[0])
     narrowed.execute("UPDATE t SET status = 'x'")
-    assert not [finding for finding in check(wanted) if finding.level is Level.WARNS]
+    narrowed.execute(finding.fix)
+    narrowed.execute("UPDATE t SET status = 'x'")
+    assert not [finding for finding in check(wanted) if finding.blocks]
 
 
 def _named(name: str, **settings: Any) -> list[dict[str, Any]]:

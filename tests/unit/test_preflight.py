@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,12 @@ from wal2lake.control import judgement
 from wal2lake.control.judgement import Finding, GroupSlot, JavaFacts, LakeFacts, Level
 from wal2lake.control.preflight import check, find_java, look_at_lake
 from wal2lake.control.store import GroupWish, TableWish
+from wal2lake.control.store.records import AppendCounts
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 from wal2lake.source.connect import ServerFacts
-from wal2lake.source.facts import HeapFacts
+from wal2lake.source.facts import HeapFacts, RefusedHeap
 
 SERVER = ServerFacts(
     version=180006, version_text="18.6", wal_level="logical", system_identifier="1", timeline=1, in_recovery=False,
@@ -26,8 +29,7 @@ SERVER = ServerFacts(
 )  # fmt: skip
 ORDERS = TableId("public", "orders")
 HEAP = HeapFacts(
-    root=ORDERS, id=ORDERS, kind="r", persistence="p", identity=Identity.DEFAULT, primary_key=True,
-    deferrable_primary_key=False, identity_index=False, readable=True, owned=True, owner="app", row_security=False,
+    root=ORDERS, id=ORDERS, kind="r", persistence="p", readable=True, owned=True, owner="app", row_security=False,
     bytes=8192,
 )  # fmt: skip
 SLOT = GroupSlot("default", "wal2lake_default")
@@ -133,26 +135,49 @@ def test_a_role_without_privileges_is_told_what_to_grant() -> None:
 
 def test_an_ordinary_table_gives_nothing() -> None:
     assert not heap_findings()
-    assert not heap_findings(identity=Identity.FULL, primary_key=False)
-    assert not heap_findings(identity=Identity.INDEX, primary_key=False, identity_index=True)
+    assert not list(judgement.judge_updates(ORDERS, (), ours=True))
+
+
+KEYLESS = RefusedHeap(ORDERS, Identity.DEFAULT, None, True, (), False)
 
 
 @pytest.mark.parametrize(
     ("changes", "why", "identity"),
     [
-        ({"primary_key": False}, "no primary key", "FULL"),
-        ({"primary_key": False, "deferrable_primary_key": True}, "deferrable", "FULL"),
-        ({"identity": Identity.NOTHING}, "NOTHING", "DEFAULT"),
-        ({"identity": Identity.NOTHING, "primary_key": False}, "NOTHING", "FULL"),
-        ({"identity": Identity.INDEX}, "index of its replica identity is gone", "DEFAULT"),
+        ({}, "no primary key", "FULL"),
+        ({"primary_key": False}, "deferrable", "FULL"),
+        ({"identity": Identity.NOTHING, "primary_key": True}, "NOTHING", "DEFAULT"),
+        ({"identity": Identity.NOTHING}, "NOTHING", "FULL"),
+        ({"identity": Identity.INDEX, "primary_key": True}, "index of its replica identity is gone", "DEFAULT"),
+        ({"primary_key": True, "unidentified": False, "filtered_by": ["s"]}, "row filter looks at s", "FULL"),
+        ({"identity": Identity.FULL, "unidentified": False, "listed": True}, "list of columns", "DEFAULT"),
     ],
 )
-def test_a_table_without_an_identity_takes_inserts_only(changes: dict[str, object], why: str, identity: str) -> None:
-    (finding,) = heap_findings(**changes)
-    assert finding.level is Level.WARNS
+def test_a_table_whose_updates_would_be_refused_blocks(changes: dict[str, Any], why: str, identity: str) -> None:
+    heaps = [replace(KEYLESS, **changes)]
+    (finding,) = judgement.judge_updates(ORDERS, heaps, ours=True)
+    assert finding.blocks
     assert why in finding.consequence
     assert "refuses UPDATE and DELETE" in finding.consequence
-    assert finding.fix == f'ALTER TABLE "public"."orders" REPLICA IDENTITY {identity}'
+    assert "[tables.'public.orders'] append_only = true" in finding.consequence
+    assert finding.fix == f'ALTER TABLE "public"."orders" REPLICA IDENTITY {identity};'
+    (theirs,) = judgement.judge_updates(ORDERS, heaps, ours=False)
+    assert theirs.level is Level.WARNS
+
+
+def test_many_partitions_get_their_identity_by_one_statement() -> None:
+    heaps = [replace(KEYLESS, id=TableId("public", f"orders_{number}")) for number in range(4)]
+    (finding,) = judgement.judge_updates(TableId("public", "it's"), heaps, ours=True)
+    assert "of its partition public.orders_0, it has no primary key" in finding.consequence
+    assert """pg_partition_tree('"public"."it''s"')""" in finding.fix
+
+
+def test_counted_updates_are_those_since_the_copy_and_a_reset_hides_none_after_it() -> None:
+    counts = AppendCounts({1: 5, 2: 3}, None)
+    assert counts.changes({1: 5, 2: 3}) == 0
+    assert counts.changes({1: 6, 2: 3, 9: 2}) == 3
+    assert counts.changes({1: 0, 2: 1}) == 1
+    assert AppendCounts({1: 5}, datetime.now(UTC)).changes({1: 0}) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,8 +198,8 @@ def test_a_table_that_cannot_be_read_or_published_blocks(changes: dict[str, obje
 
 def test_names_in_a_fix_are_quoted() -> None:
     odd = TableId('My "odd"', "order")
-    (finding,) = heap_findings(id=odd, primary_key=False)
-    assert finding.fix == 'ALTER TABLE "My ""odd"""."order" REPLICA IDENTITY FULL'
+    (finding,) = judgement.judge_updates(odd, [replace(KEYLESS, id=odd)], ours=True)
+    assert finding.fix == 'ALTER TABLE "My ""odd"""."order" REPLICA IDENTITY FULL;'
 
 
 def schema(*columns: tuple[str, str, str]) -> TableSchema:

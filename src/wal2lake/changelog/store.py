@@ -2,6 +2,7 @@
 
     <root>/<group>/
       group.json             which database it is from, and where it begins
+      append.json            from where on the stream has the publication of append-only tables
       acknowledged.json      the highest position that the source may have been told
       stored.json, timeline.json     what the source must know, see `witness`
       manifests/<n>.json     one cut each, n contiguous
@@ -102,13 +103,16 @@ class ChangeLog:
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
         self._write_group(origin, self.starts if self.exists else [])
 
-    def begin(self, lsn: Lsn) -> None:
+    def begin(self, lsn: Lsn, appends: bool = False) -> None:
         """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it."""
         last = self.last()
         first = last.number + 1 if last is not None else 1
         kept = [stretch for stretch in self.starts if stretch.manifest < first]
         (self.directory / "acknowledged.json").unlink(missing_ok=True)
         self.witness.forget()
+        (self.directory / "append.json").unlink(missing_ok=True)
+        if appends:
+            self.append_from(lsn)
         self._write_group(self.origin, [*kept, Start(first, lsn)])
         if last is not None:
             # Positions of a database that was set back say nothing beside older ones: numbers tell the stretches apart.
@@ -174,6 +178,15 @@ class ChangeLog:
         position = self.position()
         text = read(self.directory / "acknowledged.json")
         return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
+
+    def append_from(self, lsn: Lsn) -> None:
+        """The publication of append-only tables exists; a stream from this position on can have it."""
+        replace(self.directory / "append.json", json.dumps({"lsn": str(lsn)}))
+
+    def appends_since(self) -> Lsn | None:
+        """From where on a stream can have the publication of append-only tables; None: there is none."""
+        text = read(self.directory / "append.json")
+        return None if text is None else Lsn.parse(json.loads(text)["lsn"])
 
     def record_acknowledged(self, lsn: Lsn) -> None:
         """To be durable before a position beyond the last manifest is sent."""

@@ -305,6 +305,12 @@ class TableConfig(_Section):
         description="The only rows to mirror: a condition in PostgreSQL's SQL. PostgreSQL 15 or newer.",
         examples=["status <> 'draft'"],
     )
+    append_only: bool = Field(
+        False,
+        description="Whether its rows are only ever inserted: updates and deletes are not published, so the table "
+        "needs no key. It stops when PostgreSQL counts an update or delete.",
+        examples=[True],
+    )
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
     on_incompatible: OnIncompatible | None = Field(
         None, description="As in [[groups]], for this table.", examples=["stop"]

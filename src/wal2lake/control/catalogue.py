@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from time import monotonic
 
-from ..errors import TableMissing
+from ..changelog import ChangeLog
+from ..errors import TableMissing, UpdatesSeen, Wal2LakeError
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source.database import Source
+from ..source.facts import identity_fix
 from .state import TableState
 from .store import StateStore, TableRecord, TableWish
 from .wanting import Naming, arrives, wanted_by
@@ -42,12 +44,15 @@ class Wanted:
     before: Lsn = ZERO
     """the schemas are of a moment between this position and `after`"""
     after: Lsn = ZERO
+    refused: Mapping[int, Wal2LakeError] = field(default_factory=dict)
+    """tables of which nothing is captured, and why; they need a copy when that has an end"""
 
 
 class Catalogue:
-    def __init__(self, group: str, source: Source, store: StateStore, naming: Naming) -> None:
-        self._group, self._source, self._store, self._naming = group, source, store, naming
-        self._published: frozenset[int] | None = None
+    def __init__(self, group: str, source: Source, store: StateStore, naming: Naming, changelog: ChangeLog) -> None:
+        self._group, self._source, self._store, self._naming, self._log = group, source, store, naming, changelog
+        self._published: tuple[frozenset[int], frozenset[int]] | None = None
+        self._refused: dict[int, Wal2LakeError] = {}
         self._told: set[object] = set()
 
     def look(self, strict: bool = False) -> Wanted:
@@ -71,25 +76,64 @@ class Catalogue:
         dropped = frozenset(gone) - self._source.existing(gone)
         followed = {oid for oid, record in records.items() if record.state is not TableState.PENDING}
         mine = self._claim(schemas, records, wishes, dropped)
-        published = frozenset(schema.oid for schema in mine)
-        lost = self._source.unpublished(followed & published)
-        if published != self._published or lost:
-            self._source.publish(mine)
-            self._published = published
-        if lost:
-            self._copy_anew([records[oid] for oid in lost])
+        resyncs = self._store.wanted_resyncs(self._group)
+        self._publish(mine, records, followed, resyncs)
+        seen = self._updates_seen(mine, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         return Wanted(
             mine, records, self._store.wanted_resyncs(self._group), self._store.rounds(self._group), wishes,
-            dropped, self._source.mark() if fresh else ZERO, began, before, after,
+            dropped, self._source.mark() if fresh else ZERO, began, before, after, {**seen, **self._refused},
         )  # fmt: skip
 
+    def _publish(
+        self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], followed: Collection[int],
+        resyncs: Collection[int],
+    ) -> None:  # fmt: skip
+        """Have what is to be published published; one table that can't be does not hold up the others."""
+        wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
+        lost = self._source.unpublished([schema for schema in mine if schema.oid in followed])
+        if wanted != self._published or lost or self._refused:
+            self._refused = self._source.publish(mine)
+            self._published = wanted
+        if any(self._source.append_only(schema) for schema in mine):
+            self._note_appends()
+        gap = [records[oid] for oid in followed if oid not in resyncs and (oid in lost or oid in self._refused)]
+        if gap:
+            self._copy_anew(gap)
+
+    def _note_appends(self) -> None:
+        """Have the stream opened with the publication of append-only tables, once it is past where that was made."""
+        if self._log.started and self._log.appends_since() is None and self._source.appends():
+            self._log.append_from(self._source.mark())
+
+    def _updates_seen(
+        self, mine: Sequence[TableSchema], resyncs: Mapping[int, datetime]
+    ) -> Mapping[int, Wal2LakeError]:
+        """Append-only tables that were updated since their copies, as far as PostgreSQL's statistics tell.
+
+        What they count is remembered before a table is copied, so that a change is never taken for an earlier one.
+        """
+        appending = {schema.oid: schema for schema in mine if self._source.append_only(schema)}
+        if not appending:
+            return {}
+        known, found = self._store.append_counts(self._group), dict[int, Wal2LakeError]()
+        for oid, now in self._source.changes_counted(list(appending)).items():
+            before = known.get(oid)
+            asked = resyncs.get(oid)
+            if before is None or (before.seen_at is not None and asked is not None and asked > before.seen_at):
+                self._store.count_appends(self._group, oid, now)
+            elif changes := before.changes(now):
+                self._store.updates_seen(self._group, oid)
+                schema = appending[oid]
+                found[oid] = UpdatesSeen(table=str(schema.id), count=changes, fix=identity_fix(schema))
+        return found
+
     def _copy_anew(self, records: Sequence[TableRecord]) -> None:
-        """Somebody took tables out of the publication, or altered them so that PostgreSQL did: changes are missing."""
+        """Tables are not, or were not, in the publication: changes are missing."""
         self._store.want_resync(records)
         for record in records:
             log.warning(
-                "group %s: %s was not in the publication for a while; it is copied anew", self._group, record.id
+                "group %s: %s is not, or was not, in the publication: it has to be re-copied", self._group, record.id
             )
 
     def _judge(self, problem: Exception, known: Collection[str], strict: bool) -> None:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..pgtypes import STRING
-from ..schema import Identity, TableSchema
+from ..schema import Identity, TableId, TableSchema
+from ..source.facts import RefusedHeap, fix_of, index_fix
 
 if TYPE_CHECKING:
     from ..source.connect import ServerFacts
@@ -212,25 +213,20 @@ def judge_heap(heap: HeapFacts, role: str) -> Iterator[Finding]:
             name, Level.BLOCKS, "has row security that hides rows from this role, so a copy would not be whole",
             f"ALTER ROLE {role} BYPASSRLS",
         )  # fmt: skip
-    if not heap.identified:
-        yield _unidentified(heap)
 
 
-def _unidentified(heap: HeapFacts) -> Finding:
-    if heap.identity is Identity.NOTHING:
-        why = "its replica identity is NOTHING"
-    elif heap.identity is Identity.INDEX:
-        why = "the index of its replica identity is gone"
-    elif heap.deferrable_primary_key:
-        why = "its primary key is deferrable and no replica identity"
-    else:
-        why = "it has no primary key"
-    identity = "DEFAULT" if heap.primary_key else "FULL"
-    return Finding(
-        str(heap.id), Level.WARNS,
-        f"inserts only: {why}. While it is mirrored, PostgreSQL itself refuses UPDATE and DELETE on it",
-        f"ALTER TABLE {heap.sql_name} REPLICA IDENTITY {identity}",
-    )  # fmt: skip
+def judge_updates(table: TableId, heaps: Sequence[RefusedHeap], ours: bool) -> Iterator[Finding]:
+    """Tables on which PostgreSQL refuses updates once they are published. `ours`: by a publication that we make."""
+    if not heaps:
+        return
+    why = heaps[0].why if heaps[0].id == table else f"of its partition {heaps[0].id}, {heaps[0].why}"
+    consequence = f"{why}; PostgreSQL refuses UPDATE and DELETE on it while it is published"
+    if ours:
+        consequence += (
+            f". It is not mirrored until it has a replica identity, or, if its rows are only ever inserted: "
+            f"[tables.'{table}'] append_only = true"
+        )
+    yield Finding(str(table), Level.BLOCKS if ours else Level.WARNS, consequence, fix_of(table, heaps))
 
 
 def judge_wanted_twice(groups: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
@@ -311,14 +307,14 @@ def judge_generated(columns: Mapping[str, Sequence[str]], server_version: int) -
         yield Finding(table, Level.NOTES, f"generated columns are left out ({reason}): {', '.join(names)}")
 
 
-def judge_columns(schema: TableSchema, columns: int) -> Iterator[Finding]:
-    """A list of columns beside what PostgreSQL has to send of old rows. `columns`: how many the table has."""
-    if schema.only and schema.identity is Identity.FULL and len(schema.only) < columns:
+def judge_columns(schema: TableSchema, ours: bool = True) -> Iterator[Finding]:
+    """A list of columns beside what PostgreSQL has to send of old rows. `ours`: of a publication that we make."""
+    if schema.only and schema.identity is Identity.FULL:
         yield Finding(
-            str(schema.id), Level.WARNS,
-            "its list of columns leaves out some, and its replica identity FULL has all of them. While it is mirrored, "
-            "PostgreSQL itself refuses UPDATE and DELETE on it",
-            f"ALTER TABLE {_sql_name(schema)} REPLICA IDENTITY DEFAULT  (or USING INDEX, with columns of the list)",
+            str(schema.id), Level.BLOCKS if ours else Level.WARNS,
+            "it has a list of columns, and its replica identity FULL allows none: PostgreSQL refuses UPDATE and DELETE "
+            "on it while it is published",
+            f"ALTER TABLE {_sql_name(schema)} REPLICA IDENTITY DEFAULT;",
         )  # fmt: skip
 
 
@@ -328,17 +324,13 @@ def judge_filter(schema: TableSchema, columns: Sequence[str]) -> Iterator[Findin
     if schema.identity is Identity.FULL or not schema.key or not outside:
         return
     name = _sql_name(schema)
-    fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+    fix = f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
     if schema.only:
-        index, listed = _quoted(f"{schema.id.name}_filter"), ", ".join(map(_quoted, [*schema.key, *outside]))
-        # Such an index has to be on columns that are never NULL.
-        fix = (
-            f"CREATE UNIQUE INDEX {index} ON {name} ({listed}); ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index}"
-        )
+        fix = index_fix(schema.id, [*schema.key, *outside])
     yield Finding(
-        str(schema.id), Level.WARNS,
-        f"its row filter looks at {', '.join(outside)}, which is not in its replica identity. While it is mirrored, "
-        "PostgreSQL itself refuses UPDATE and DELETE on it",
+        str(schema.id), Level.BLOCKS,
+        f"its row filter looks at {', '.join(outside)}, which is not in its replica identity: PostgreSQL refuses "
+        "UPDATE and DELETE on it while it is published",
         fix,
     )  # fmt: skip
 

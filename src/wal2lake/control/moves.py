@@ -69,7 +69,7 @@ class Moves:
         self._moments = {oid: moment for oid, moment in self._moments.items() if oid in coming}
         for wish in mine:
             table = self._tables.get(wish.oid)
-            if wish.handover_lsn is not None or table is None or not table.arriving:
+            if wish.handover_lsn is not None or table is None or not table.arriving or wish.oid in wanted.refused:
                 # One that is not known to the loop holds no manifests yet.
                 continue
             moment = self._moments.setdefault(wish.oid, self._source.settled())

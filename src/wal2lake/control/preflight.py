@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..changelog import ChangeLog
-from ..config import Config, GroupConfig, GroupTables
+from ..config import Config, GroupConfig, GroupTables, settings_of
 from ..errors import ConfigError, ConnectionFailed, Wal2LakeError
 from ..schema import TableSchema
 from ..source import catalog, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
-from ..source.facts import heap_facts, over_unix_socket, quoted
+from ..source.facts import heap_facts, over_unix_socket, quoted, refused_heaps
 from .judgement import (
     Finding,
     GroupSlot,
@@ -47,6 +47,7 @@ from .judgement import (
     judge_settings,
     judge_slot,
     judge_types,
+    judge_updates,
     judge_wanted_twice,
 )
 from .store import GroupWish, StateStore, TableWish
@@ -102,6 +103,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
             judged = heap if group.publication is None else replace(heap, owned=True)
             table_findings += judge_heap(judged, role)
             size += heap.bytes
+        table_findings += _check_updates(conn, config, group, oids)
         table_findings += _check_columns(conn, config, group, oids)
     wanted = [oid for _, oids in matched for oid in oids]
     found = matching.relations(conn)
@@ -195,6 +197,15 @@ def _match_tables(
     return findings + list(judge_wanted_twice(wanted)), oids
 
 
+def _check_updates(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
+    """Tables whose updates PostgreSQL would refuse, unless none are published of them."""
+    tables = catalog.tables(conn, oids)
+    refused = refused_heaps(conn, oids)
+    for oid, table in tables.items():
+        if not settings_of(config.tables, table.id, table.above).append_only:
+            yield from judge_updates(table.id, refused.get(oid, ()), ours=group.publication is None)
+
+
 def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
     version = conn.info.server_version
     found = {str(table.id): table for table in catalog.tables(conn, oids).values()}
@@ -203,7 +214,9 @@ def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: l
         yield _from_error("tables", error)
     yield from judge_types(schemas)
     for schema in schemas:
-        yield from judge_columns(schema, len(found[str(schema.id)].columns))
+        if settings_of(config.tables, schema.id, schema.heeds).append_only:
+            continue
+        yield from judge_columns(schema, ours=group.publication is None)
         if schema.where is not None and group.publication is None:
             try:
                 yield from judge_filter(schema, publication.filter_columns(conn, schema))

@@ -74,6 +74,8 @@ class CaptureReport:
     """whether the stream has ever been open"""
     answers: int = 0
     """how often all was published that was complete when somebody was in a hurry"""
+    appends: bool = False
+    """whether the stream has the publication of append-only tables"""
     budget: Usage = field(default_factory=Usage)
     """how full the change log is"""
 
@@ -107,6 +109,7 @@ class Pump:
         self.group, self.owner, self.patience = group, owner, patience
         self.changelog = ChangeLog(config.changelog_path, group.name)
         self.publication = publication.used_by(group)
+        self.appending = publication.append_name(group.name)
         self.report = CaptureReport()
         self._failures = 0
         self._needs_text = False
@@ -162,7 +165,10 @@ class Pump:
     def _session(self) -> None:
         with connect(self.config.source, self.group.name) as conn:
             start = self._verify(conn)
-            binary = self._takes_binary(conn)
+            appends = self.changelog.appends_since()
+            also = (self.appending,) if appends is not None and appends <= start else ()
+            self._require_publications(conn, also, start)
+            binary = self._takes_binary(conn, also)
         swept = self.changelog.sweep()
         if swept:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
@@ -171,8 +177,10 @@ class Pump:
             # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
             source = source.model_copy(update={"streaming": False})
         with ReplicationStream(
-            source, self.slot, self.publication, start, group=self.group.name, patience=self.patience, binary=binary
-        ) as stream:
+            source, self.slot, self.publication, start, group=self.group.name, patience=self.patience, binary=binary,
+            also=also,
+        ) as stream:  # fmt: skip
+            self.update(appends=bool(also))
             session = Session(self, stream, start)
             try:
                 session.follow()
@@ -180,12 +188,18 @@ class Pump:
             finally:
                 session.close()
 
-    def _takes_binary(self, conn: Connection) -> bool:
+    def reopens(self, acknowledged: Lsn) -> bool:
+        """Whether the stream can have the publication of append-only tables now, and was opened without it."""
+        since = self.changelog.appends_since() if not self.report.appends else None
+        return since is not None and since <= acknowledged
+
+    def _takes_binary(self, conn: Connection, also: Sequence[str]) -> bool:
         """Whether values are asked for in binary form. That a column in the WAL needs text may still turn out."""
         if self._needs_text or not self.config.source.binary or selection.masked(self.config.tables):
             # A hash is that of the text.
             return False
-        return all(readable(oid, typmod) for oid, typmod in publication.types_in(conn, self.publication))
+        types = [one for name in (self.publication, *also) for one in publication.types_in(conn, name)]
+        return all(readable(oid, typmod) for oid, typmod in types)
 
     def _verify(self, conn: Connection) -> Lsn:
         """The position to stream from, if the slot and the log belong together."""
@@ -204,9 +218,12 @@ class Pump:
         if confirmed > acknowledged:
             cause = f"was moved or made anew by somebody else (to {confirmed})"
             raise SlotLost(slot=self.slot, cause=cause, lsn=acknowledged)
-        if not publication.exists(conn, self.publication):
-            raise SlotLost(slot=self.slot, cause=f"has no publication {self.publication}", lsn=position)
         return max(position, confirmed)
+
+    def _require_publications(self, conn: Connection, also: Sequence[str], position: Lsn) -> None:
+        for name in (self.publication, *also):
+            if not publication.exists(conn, name):
+                raise SlotLost(slot=self.slot, cause=f"has no publication {name}", lsn=position)
 
     def _require_not_set_back(self, conn: Connection, facts: ServerFacts, position: Lsn) -> None:
         """Refuse a database that has forgotten what was captured from it; its slot may look as if nothing was wrong."""

@@ -130,11 +130,22 @@ class Roster:
             if oid not in new and _resumed(wish) not in (None, _resumed(table.wish)):
                 self._end_waiting(table)
             table.schema, table.wish, table.round = schema, wish, wanted.rounds.get(oid)
+            self._note_refusal(table, wanted.refused.get(oid))
             if schema.id != table.record.id:
                 log.info("%s is now named %s; its lake table is %s", table.record.id, schema.id, table.target)
             table.update(id=schema.id)
         self._begin(list(new.values()))
         self._take_leave(wanted)
+
+    def _note_refusal(self, table: TableRun, refused: Wal2LakeError | None) -> None:
+        """Whether a table can be captured now, as the last look says; it is put aside when no work is under way."""
+        before, table.refused = table.refused, refused
+        if refused is not None:
+            self.wake(table)
+            if table.state is TableState.ERRORED and before is not None and str(before) != str(refused):
+                table.refuse()
+        elif before is not None:
+            self._end_waiting(table)
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
@@ -197,6 +208,9 @@ class Roster:
                 self._forget({table.schema.oid})
             elif table.leaving is not None and _has_all(table, logged):
                 self._part(table)
+            elif table.refused is not None and not table.arriving and not table.paused:
+                if table.state is not TableState.ERRORED:
+                    table.refuse()
             elif table.paused and table.state is not TableState.PAUSED and not table.arriving:
                 table.become(TableState.PAUSED, error=None, remedy=None, retry_at=None, kind=None, failures=0)
             elif not table.paused and table.state is TableState.PAUSED:
@@ -211,6 +225,11 @@ class Roster:
 
     def _place(self, tables: Sequence[TableRun], to_copy: Collection[int]) -> None:
         """Find out from the lake where tables stand, when a run begins and when an error is tried again."""
+        for table in tables:
+            if table.refused is not None:
+                self.wake(table)
+                table.refuse()
+        tables = [table for table in tables if table.refused is None]
         if not tables:
             return
         asked = [table for table in tables if table.schema.oid not in to_copy]

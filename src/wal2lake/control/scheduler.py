@@ -98,7 +98,7 @@ class GroupScheduler:
             config, group, self._source, self._log, self._backlog, self._books, self._wake.set, self._patience
         )
         moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
-        catalogue = Catalogue(group.name, self._source, store, naming)
+        catalogue = Catalogue(group.name, self._source, store, naming, self._log)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
         self._ousted: GroupHeld | None = None
@@ -228,6 +228,7 @@ class GroupScheduler:
         return all(
             table.arriving
             or table.paused
+            or (table.refused is not None and table.state is TableState.ERRORED)
             or (table.state in states and not table.resync and not (table.active and table.waiting is not None))
             for table in self._tables.awake
         )
@@ -255,6 +256,7 @@ class GroupScheduler:
         pending = [
             table for table in self._tables.awake
             if table.resync and table.job is None and not table.paused and table.leaving is None
+            and table.refused is None and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._upstream.connected
@@ -271,6 +273,10 @@ class GroupScheduler:
                 return
             self._begin_copies(tables)
         self._copies.nothing_waits()
+
+    def _is_streamed(self, table: TableRun) -> bool:
+        """Whether the stream has the publication that holds a table."""
+        return self._upstream.appends or not self._source.append_only(table.schema)
 
     def _begin_copies(self, tables: Sequence[TableRun], opened: OpenSnapshot | None = None) -> None:
         for table in tables:
@@ -295,7 +301,7 @@ class GroupScheduler:
                 if self._resync_on_gap and not table.paused:
                     self._want_copy(table)
         drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
-        if drained and any(table.resync for table in self._tables):
+        if drained and any(table.resync and table.refused is None for table in self._tables):
             try:
                 opened = self._upstream.begin_anew()
                 self._take_in()

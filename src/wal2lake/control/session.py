@@ -32,6 +32,7 @@ IDLE_ACKNOWLEDGE_SECONDS = 1.0
 REPORT_SECONDS = 0.1
 LASTING_SECONDS = 30.0
 """a session without anything to do for so long is a good one"""
+REOPEN_LOOK_SECONDS = 1.0
 STOP_SECONDS = 5.0
 """what is complete is published within this time after a stop, or comes again"""
 _MOST_PUBLISHING = 2
@@ -64,6 +65,7 @@ class Session:
         self._idle_acknowledged_at = 0.0
         self._opened = time.monotonic()
         self._beat_at, self._beat_logged = time.monotonic(), start
+        self._looked_at = time.monotonic()
 
     def follow(self) -> None:
         self._pump.streaming(self._log.last(), **self._positions())
@@ -82,7 +84,17 @@ class Session:
             if self._idle and time.monotonic() - self._opened > LASTING_SECONDS:
                 self._pump.proven()
             self._pump.update(**self._positions())
+            if self._reopens():
+                break
         self._finish()
+
+    def _reopens(self) -> bool:
+        """Whether the stream is to be opened again, with one publication more. Looked at now and then."""
+        now = time.monotonic()
+        if now - self._looked_at < REOPEN_LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        return self._pump.reopens(self._stream.acknowledged)
 
     def close(self) -> None:
         self._pipeline.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from ..changelog.manifest import Manifest
-from ..errors import Advice, Kind
+from ..errors import Advice, Kind, Wal2LakeError, advise
 from ..lake.model import Applied
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
@@ -58,6 +58,8 @@ class TableRun:
     """the wanted copy is made at one snapshot with those of the same word"""
     leaving: Lsn | None = None
     """the source table is gone; all of it was captured when the log has this position"""
+    refused: Wal2LakeError | None = None
+    """why nothing of it is captured; as long as it is so, nothing is tried"""
     arriving: bool = False
     """another group still has it; its changes are kept here until it is handed over"""
     transitions: list[Transition] = field(default_factory=list)
@@ -178,6 +180,12 @@ class TableRun:
             retry_at=datetime.now(UTC) + timedelta(seconds=seconds),
         )
 
+    def refuse(self) -> None:
+        """Put it aside because nothing of it is captured; when that has an end, it is copied."""
+        assert self.refused is not None
+        self.applied, self.copy_failed, self.resync = None, True, False
+        self.fail(advise(self.refused))
+
     def succeed(self) -> None:
         self.update(error=None, remedy=None, retry_at=None, failures=0, kind=None)
 
@@ -192,7 +200,8 @@ class TableRun:
         )
 
     def retry_due(self, now: datetime) -> bool:
-        return self.state is TableState.ERRORED and self.record.retry_at is not None and self.record.retry_at <= now
+        retry_at = self.record.retry_at
+        return self.state is TableState.ERRORED and self.refused is None and retry_at is not None and retry_at <= now
 
     def done_with(self, last: int) -> int:
         """The highest manifest that this table has no more need of, when `last` is the newest."""

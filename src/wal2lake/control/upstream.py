@@ -60,6 +60,11 @@ class Upstream:
         return self._heard.connected_once
 
     @property
+    def appends(self) -> bool:
+        """Whether the stream has the publication of append-only tables."""
+        return self._heard.appends
+
+    @property
     def logged(self) -> Lsn:
         """Everything that committed below this is in the backlog, if it concerns a table of ours."""
         # What was heard before the manifests were read: a table that none of them names is there, too.
@@ -159,5 +164,5 @@ class Upstream:
         self._log.create(self._source.identity(), self._source.slot_name)
         self._source.drop_slot()
         opened = self._source.create_slot(self._patience)
-        self._log.begin(opened.snapshot.lsn)
+        self._log.begin(opened.snapshot.lsn, self._source.appends())
         return opened

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, LiteralString, TypeVar
 
-from ..config import Config, GroupConfig
-from ..errors import ConnectionFailed, SourceBusy, ValueRefused
+from ..config import Config, GroupConfig, settings_of
+from ..errors import ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
 from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
+from .facts import changes_counted, refused_heaps
 from .locking import PATIENT, Patience, blocked, retried
 from .model import CopySource
 from .slot import HeldSnapshot, SlotInfo
@@ -121,33 +122,69 @@ class Source:
             self._ask(lambda c: _one(c, "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8", [moment]))
         )
 
-    def publish(self, schemas: Sequence[TableSchema]) -> None:
-        """Make the group's publication hold exactly these tables. One that the group names is somebody else's.
+    def publish(self, schemas: Sequence[TableSchema]) -> dict[int, Wal2LakeError]:
+        """Make the group's publications hold exactly these tables. One that the group names is somebody else's.
 
-        Raises SourceBusy, and says who is in the way, if they are locked for long.
+        Tables that PostgreSQL refuses, or on which it would refuse the application's updates, are left out and
+        returned with the reason. Raises SourceBusy, and says who is in the way, if they are locked for long.
         """
+        refused: dict[int, Wal2LakeError] = {}
         if self._group.publication is not None:
-            return
-        parts = [schema for schema in schemas if schema.where is not None or schema.only]
-        whole = [(schema.oid, schema.id) for schema in schemas if schema not in parts]
-        name = publication.publication_name(self._group.name)
+            return refused
+        appending = [schema for schema in schemas if self.append_only(schema)]
+        rest = [schema for schema in schemas if schema not in appending]
+        main, append = self._publications
+
+        def attempt(connection: Connection) -> None:
+            refused.clear()
+            # In one transaction: a table that goes from one to the other is always in one of them.
+            with connection.transaction():
+                publication.ensure(connection, main, *_parts(rest), refused=refused)
+                if appending or publication.exists(connection, append):
+                    publication.ensure(connection, append, *_parts(appending), append=True, refused=refused)
+
         try:
-            retried(lambda: self._ask(lambda c: publication.ensure(c, name, whole, parts)), LOCKED_SECONDS)
+            retried(lambda: self._ask(attempt), LOCKED_SECONDS)
         except SourceBusy as error:
             raise self._ask(partial(blocked, tables=[schema.oid for schema in schemas], error=error)) from error
+        return refused
 
-    def unpublished(self, oids: Collection[int]) -> frozenset[int]:
-        """Those that the group's own publication lacks: what was done to them meanwhile is not in the stream."""
-        if self._group.publication is not None or not oids:
+    def append_only(self, schema: TableSchema) -> bool:
+        return settings_of(self._settings, schema.id, schema.heeds).append_only
+
+    def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        """Those on which PostgreSQL refuses updates and deletes while they are published; it waits for no lock."""
+        tables = [schema.oid for schema in schemas if not self.append_only(schema)]
+        if self._group.publication is not None or not tables:
             return frozenset()
-        name = publication.publication_name(self._group.name)
-        return frozenset(oids) - self._ask(lambda c: publication.tables_of(c, name))
+        return frozenset(self._ask(lambda c: refused_heaps(c, tables, self._publications[0])))
+
+    def unpublished(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        """Those that the publication lacks which is to have them: what was done to them is not in the stream."""
+        if self._group.publication is not None or not schemas:
+            return frozenset()
+        main, append = (self._ask(partial(publication.tables_of, name=name)) for name in self._publications)
+        return frozenset(
+            schema.oid for schema in schemas if schema.oid not in (append if self.append_only(schema) else main)
+        )
+
+    def appends(self) -> bool:
+        """Whether the group has a publication of append-only tables."""
+        return self._group.publication is None and self._ask(partial(publication.exists, name=self._publications[1]))
+
+    def changes_counted(self, oids: Sequence[int]) -> dict[int, dict[int, int]]:
+        """Updates and deletes that PostgreSQL has counted, for each table by its heaps."""
+        return self._ask(partial(changes_counted, oids=oids))
 
     def drop_publication(self) -> None:
-        """Drop the group's own publication. One that it names stays."""
-        name = publication.publication_name(self._group.name)
-        if name != self._group.publication:
-            self._ask(lambda c: publication.drop(c, name))
+        """Drop the group's own publications. One that it names stays."""
+        for name in self._publications:
+            if name != self._group.publication:
+                self._ask(partial(publication.drop, name=name))
+
+    @property
+    def _publications(self) -> tuple[str, str]:
+        return publication.publication_name(self._group.name), publication.append_name(self._group.name)
 
     def slot(self) -> SlotInfo | None:
         name = self.slot_name
@@ -219,6 +256,12 @@ class Source:
                 self._connection.close()
                 self._connection = None
                 raise
+
+
+def _parts(schemas: Sequence[TableSchema]) -> tuple[list[tuple[int, TableId]], list[TableSchema]]:
+    """Tables that are published whole, and those of which rows or columns are left out."""
+    narrowed = [schema for schema in schemas if schema.where is not None or schema.only]
+    return [(schema.oid, schema.id) for schema in schemas if schema not in narrowed], narrowed
 
 
 def _lsn(text: str | None) -> Lsn | None:

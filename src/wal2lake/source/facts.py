@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 
-from ..schema import Identity, TableId
+from ..errors import UpdatesRefused, Wal2LakeError
+from ..schema import Identity, TableId, TableSchema
 from .connect import Connection, explained, query
 
 
@@ -42,10 +44,6 @@ class HeapFacts:
     """pg_class.relkind"""
     persistence: str
     """pg_class.relpersistence"""
-    identity: Identity
-    primary_key: bool
-    deferrable_primary_key: bool
-    identity_index: bool
     readable: bool
     owned: bool
     """whether the root is the role's, or of one that it is a member of"""
@@ -62,19 +60,6 @@ class HeapFacts:
     def sql_root(self) -> str:
         return quoted(self.root.schema, self.root.name)
 
-    @property
-    def identified(self) -> bool:
-        """Whether PostgreSQL can tell which row an update or delete meant, and so allows them while published."""
-        match self.identity:
-            case Identity.FULL:
-                return True
-            case Identity.INDEX:
-                return self.identity_index
-            case Identity.DEFAULT:
-                return self.primary_key
-            case _:
-                return False
-
 
 def heap_facts(conn: Connection, oids: Iterable[int]) -> tuple[HeapFacts, ...]:
     """What will be published for the tables with these oids."""
@@ -83,9 +68,127 @@ def heap_facts(conn: Connection, oids: Iterable[int]) -> tuple[HeapFacts, ...]:
     return tuple(
         HeapFacts(
             root=TableId(root_schema, root), id=TableId(schema, name), kind=kind, persistence=persistence,
-            identity=Identity(identity), primary_key=primary, deferrable_primary_key=deferrable, identity_index=index,
             readable=readable, owned=owned, owner=owner, row_security=row_security, bytes=size,
         )
-        for (root_schema, root, schema, name, kind, persistence, identity, primary, deferrable, index, readable,
+        for (root_schema, root, schema, name, kind, persistence, readable,
              owned, owner, row_security, size) in rows
     )  # fmt: skip
+
+
+INHERIT_OPTION_SINCE = 160000
+_MANY_LEAVES = 3
+
+
+def owner_remedy(role: str, table: TableId, owner: str, superuser: bool, inherits: bool, version: int) -> str:
+    """SQL that gives a role the rights of a table's owner, without making it a superuser."""
+    if superuser:
+        return f"ALTER TABLE {quoted(table.schema, table.name)} OWNER TO {quoted(role)};"
+    grant = f"GRANT {quoted(owner)} TO {quoted(role)}"
+    if inherits:
+        return f"{grant};"
+    if version >= INHERIT_OPTION_SINCE:
+        return f"{grant} WITH INHERIT TRUE;"
+    return f"{grant}; ALTER ROLE {quoted(role)} INHERIT;"
+
+
+@dataclass(frozen=True)
+class RefusedHeap:
+    """A heap on which PostgreSQL refuses UPDATE and DELETE while it is published."""
+
+    id: TableId
+    identity: Identity
+    primary_key: bool | None
+    """whether it is a valid and immediate one; None: there is none"""
+    unidentified: bool
+    filtered_by: Sequence[str]
+    """columns that its row filter looks at outside of its replica identity"""
+    listed: bool
+    """whether it has a list of columns, which replica identity FULL allows not even if it has all"""
+    key: Sequence[str] = ()
+    """the columns of its replica identity"""
+
+    @property
+    def why(self) -> str:
+        if not self.unidentified:
+            if self.identity is Identity.FULL:
+                return "it has a list of columns, and its replica identity FULL allows none"
+            return f"its row filter looks at {', '.join(self.filtered_by)}, which is not in its replica identity"
+        if self.identity is Identity.NOTHING:
+            return "its replica identity is NOTHING"
+        if self.identity is Identity.INDEX:
+            return "the index of its replica identity is gone or invalid"
+        return "its primary key is deferrable or invalid" if self.primary_key is False else "it has no primary key"
+
+    @property
+    def fix(self) -> str:
+        name = quoted(self.id.schema, self.id.name)
+        if self.filtered_by and self.listed:
+            return index_fix(self.id, [*self.key, *self.filtered_by])
+        default = self.identity is Identity.FULL or (self.primary_key and self.unidentified)
+        return f"ALTER TABLE {name} REPLICA IDENTITY {'DEFAULT' if default else 'FULL'};"
+
+
+def index_fix(table: TableId, columns: Sequence[str]) -> str:
+    """SQL that makes some columns a table's replica identity. They have to be NOT NULL."""
+    index, name = quoted(f"{table.name}_filter"), quoted(table.schema, table.name)
+    listed = ", ".join(map(quoted, columns))
+    return f"CREATE UNIQUE INDEX {index} ON {name} ({listed}); ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index};"
+
+
+def refused_heaps(
+    conn: Connection, oids: Iterable[int], publication: str | None = None
+) -> dict[int, list[RefusedHeap]]:
+    """For each table, those of its heaps on which updates and deletes are refused once it is published.
+
+    Row filters and column lists are those that a publication has.
+    """
+    found: defaultdict[int, list[RefusedHeap]] = defaultdict(list)
+    with explained("reading", "the replica identities of the tables"):
+        rows = conn.execute(query("refused_updates"), {"oids": list(oids), "publication": publication}).fetchall()
+    for root, schema, name, identity, *rest in rows:
+        found[root].append(RefusedHeap(TableId(schema, name), Identity(identity), *rest))
+    return dict(found)
+
+
+def updates_refused(
+    conn: Connection, tables: Mapping[int, TableId], publication: str | None = None
+) -> dict[int, Wal2LakeError]:
+    """The tables that must not be published, because the application's updates would fail, with what helps."""
+    return {
+        oid: UpdatesRefused(table=str(tables[oid]), cause=_cause(tables[oid], heaps), fix=fix_of(tables[oid], heaps))
+        for oid, heaps in refused_heaps(conn, tables, publication).items()
+    }
+
+
+def _cause(table: TableId, heaps: Sequence[RefusedHeap]) -> str:
+    first = heaps[0]
+    return first.why if first.id == table else f"of its partition {first.id}, {first.why}"
+
+
+def identity_fix(schema: TableSchema) -> str:
+    """SQL that gives a table without a key a replica identity, and its partitions if it has some."""
+    name = quoted(schema.id.schema, schema.id.name)
+    return _of_leaves(schema.id) if schema.partitioned else f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
+
+
+def fix_of(table: TableId, heaps: Sequence[RefusedHeap]) -> str:
+    """SQL after which it can be published."""
+    if len(heaps) <= _MANY_LEAVES:
+        return " ".join(heap.fix for heap in heaps)
+    return _of_leaves(table)
+
+
+def _of_leaves(table: TableId) -> str:
+    root = quoted(table.schema, table.name).replace("'", "''")
+    leaves = f"SELECT relid FROM pg_partition_tree('{root}') WHERE isleaf"  # noqa: S608 - the name is quoted
+    change = "EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', leaf);"
+    return f"DO $$ DECLARE leaf regclass; BEGIN FOR leaf IN {leaves} LOOP {change} END LOOP; END $$;"
+
+
+def changes_counted(conn: Connection, oids: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Updated and deleted rows that the statistics have counted, for each table by its heaps."""
+    found: dict[int, dict[int, int]] = {oid: {} for oid in oids}
+    with explained("reading", "the statistics of the tables"):
+        for root, heap, changes in conn.execute(query("changes_counted"), {"oids": list(found)}):
+            found[root][heap] = changes
+    return found

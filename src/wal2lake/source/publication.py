@@ -1,4 +1,7 @@
-"""The publication of a group: `wal2lake_<group>`, an explicit list of tables.
+"""The publications of a group: explicit lists of tables.
+
+`wal2lake_<group>` publishes every change. `wal2lake_<group>-append` holds the tables of which rows are inserted only,
+and publishes neither updates nor deletes: PostgreSQL allows both there without a replica identity.
 
 Partitioned tables are named by their root with publish_via_partition_root = false: PostgreSQL then sends each leaf's
 changes under the leaf's own oid, TRUNCATE of one leaf included, and a partition made later is in from its first row.
@@ -18,22 +21,30 @@ import psycopg
 from psycopg import sql
 
 from ..config import GroupConfig
-from ..errors import SourceAltered, SourceRefused
+from ..errors import ConnectionFailed, SourceAltered, SourceBusy, SourceError, SourceRefused, Wal2LakeError
 from ..schema import TableId, TableSchema
 from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
 from .connect import Connection, explained, query
+from .facts import owner_remedy, updates_refused
 from .locking import wait_briefly
 from .model import filtered
 
 log = logging.getLogger(__name__)
 
 
+_PASSING = (ConnectionFailed, SourceBusy, SourceAltered)
+"""errors that say nothing of a table"""
 _GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
 
 
 def publication_name(group: str) -> str:
     return f"wal2lake_{group}"
+
+
+def append_name(group: str) -> str:
+    """The publication of the group's append-only tables; no group can have a name that makes it another's own."""
+    return f"{publication_name(group)}-append"
 
 
 def used_by(group: GroupConfig) -> str:
@@ -42,34 +53,52 @@ def used_by(group: GroupConfig) -> str:
 
 
 def ensure(
-    conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = ()
-) -> bool:
+    conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = (), *,
+    append: bool = False, refused: dict[int, Wal2LakeError] | None = None,
+) -> bool:  # fmt: skip
     """Make the publication hold exactly these tables whole, and parts of others. Returns whether it had to change.
 
-    Raises SourceBusy if others have locked one of them, SourceAltered if they have dropped or renamed one.
+    A table that PostgreSQL refuses goes into `refused` with the reason, and the others are published; without it, the
+    first one raises. Raises SourceBusy if others have locked one of them, SourceAltered if they have dropped or
+    renamed one. `append`: updates and deletes are not published.
     """
     wanted = dict(tables)
     with conn.transaction():
         wait_briefly(conn)
         with explained("reading", f"publication {name}"):
             row = conn.execute(query("publication"), {"name": name}).fetchone()
+        changed = row is None
         if row is None:
-            _create(conn, name, wanted)
+            _create(conn, name, append)
             row = conn.execute(query("publication"), {"name": name}).fetchone()
             assert row is not None
-            for schema in narrowed:
-                _set_part(conn, name, row[0], schema)
-            return True
-        oid, all_tables, complete, via_root, generated = row
+        oid, all_tables, complete, via_root, generated, appends = row
         if all_tables:
             raise SourceRefused(
                 operation="using", object=f"publication {name}", cause="it is FOR ALL TABLES",
-                remedy=f'DROP PUBLICATION "{name}"; a publication with a table list is made in its place',
+                remedy=f"DROP PUBLICATION {sql.Identifier(name).as_string(conn)};",
             )  # fmt: skip
-        changed = _set_options(conn, name, complete and not via_root, generated)
-        changed |= _set_tables(conn, name, oid, wanted, {schema.oid for schema in narrowed})
+        right = (appends if append else complete) and not via_root
+        if refused is not None and not append:
+            refused |= updates_refused(conn, wanted)
+            wanted = {table: id for table, id in wanted.items() if table not in refused}
+        changed |= _set_options(conn, name, right, generated, append)
+        changed |= _set_tables(conn, name, oid, wanted, {schema.oid for schema in narrowed}, refused)
         for schema in narrowed:
-            changed |= _set_part(conn, name, oid, schema)
+            try:
+                changed |= _set_part(conn, name, oid, schema)
+            except _PASSING:
+                raise
+            except SourceError as error:
+                if refused is None:
+                    raise
+                refused[schema.oid] = error
+        if refused is not None and narrowed and not append:
+            # What a filter looks at, only PostgreSQL can tell, once it has it.
+            ids = {schema.oid: schema.id for schema in narrowed}
+            unsafe = updates_refused(conn, ids, name)
+            _drop_tables(conn, name, [ids[table] for table in unsafe if table not in refused])
+            refused |= unsafe
         return changed
 
 
@@ -107,29 +136,26 @@ def _of_tables(operation: str, object: str, remedy: str | None = None) -> Iterat
             raise SourceAltered(operation=operation, object=object) from error
 
 
-def _options(conn: Connection) -> sql.SQL:
+def _options(conn: Connection, append: bool) -> sql.Composed:
+    actions = "insert, truncate" if append else "insert, update, delete, truncate"
+    options = sql.SQL("publish = {}, publish_via_partition_root = false").format(sql.Literal(actions))
     if conn.info.server_version >= GENERATED_PUBLISHED_SINCE:
-        return sql.SQL(
-            "publish = 'insert, update, delete, truncate', publish_via_partition_root = false,"
-            " publish_generated_columns = stored"
-        )
-    return sql.SQL("publish = 'insert, update, delete, truncate', publish_via_partition_root = false")
+        return options + sql.SQL(", publish_generated_columns = stored")
+    return options
 
 
-def _create(conn: Connection, name: str, wanted: dict[int, TableId]) -> None:
-    tables = sql.SQL("FOR TABLE {}").format(_list(wanted.values())) if wanted else sql.SQL("")
+def _create(conn: Connection, name: str, append: bool) -> None:
     role, database = sql.Identifier(conn.info.user).as_string(conn), sql.Identifier(conn.info.dbname).as_string(conn)
-    remedy = f"GRANT CREATE ON DATABASE {database} TO {role}; and make {role} (a member of) the owner of the tables"
-    with _of_tables("creating", f"publication {name}", remedy):
-        conn.execute(sql.SQL("CREATE PUBLICATION {} {} WITH ({})").format(sql.Identifier(name), tables, _options(conn)))
-    log.info("publication %s created with %d tables", name, len(wanted))
+    with explained("creating", f"publication {name}", f"GRANT CREATE ON DATABASE {database} TO {role};"):
+        conn.execute(sql.SQL("CREATE PUBLICATION {} WITH ({})").format(sql.Identifier(name), _options(conn, append)))
+    log.info("publication %s created", name)
 
 
-def _set_options(conn: Connection, name: str, right: bool, generated: str) -> bool:
+def _set_options(conn: Connection, name: str, right: bool, generated: str, append: bool) -> bool:
     if right and (conn.info.server_version < GENERATED_PUBLISHED_SINCE or generated == "s"):
         return False
     with explained("altering", f"publication {name}"):
-        conn.execute(sql.SQL("ALTER PUBLICATION {} SET ({})").format(sql.Identifier(name), _options(conn)))
+        conn.execute(sql.SQL("ALTER PUBLICATION {} SET ({})").format(sql.Identifier(name), _options(conn, append)))
     return True
 
 
@@ -159,10 +185,7 @@ def _set_part(conn: Connection, name: str, oid: int, schema: TableSchema) -> boo
     with conn.transaction() as attempt:
         before = _entry(conn, name, oid, schema)
         if before is not None:
-            with _of_tables("altering", f"publication {name}"):
-                conn.execute(
-                    sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list([schema.id]))
-                )
+            _drop_tables(conn, name, [schema.id])
         _add_part(conn, name, schema)
         changed = before != _entry(conn, name, oid, schema)
         if not changed:
@@ -184,9 +207,11 @@ def _add_part(conn: Connection, name: str, schema: TableSchema) -> None:
         sql.Identifier(name), _list([schema.id]), columns if schema.only else sql.SQL(""),
         condition if schema.where is not None else sql.SQL(""),
     )  # fmt: skip
-    with _of_tables("adding tables to", f"publication {name}", _owner_remedy(conn, schema.id)):
+    remedy = _owner_remedy(conn, schema.id)
+    with _of_tables("publishing", str(schema.id), remedy):
         try:
-            conn.execute(statement)
+            with conn.transaction():
+                conn.execute(statement)
         except psycopg.Error as error:
             if schema.where is not None and _about_the_statement(error):
                 raise selection.refused_filter(schema.id, error.diag.message_primary or "no reason given") from error
@@ -200,11 +225,16 @@ def _about_the_statement(error: psycopg.Error) -> bool:
 
 
 def _owner_remedy(conn: Connection, table: TableId) -> str:
-    role = sql.Identifier(conn.info.user).as_string(conn)
-    return f"make {role} (a member of) the owner: ALTER TABLE {table} OWNER TO {role}"
+    """What makes the role (a member of) a table's owner, as SQL."""
+    with explained("reading", f"the owner of {table}"):
+        row = conn.execute(query("owner"), {"schema": table.schema, "name": table.name}).fetchone()
+    return owner_remedy(conn.info.user, table, *row) if row is not None else "run: wal2lake check"
 
 
-def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId], narrowed: set[int]) -> bool:
+def _set_tables(
+    conn: Connection, name: str, oid: int, wanted: dict[int, TableId], narrowed: set[int],
+    refused: dict[int, Wal2LakeError] | None,
+) -> bool:  # fmt: skip
     with explained("reading", f"publication {name}"):
         rows = conn.execute(query("publication_tables"), {"publication": oid}).fetchall()
     # A table with a row filter or a column list that it is not to have is taken out and put in again whole.
@@ -215,19 +245,46 @@ def _set_tables(conn: Connection, name: str, oid: int, wanted: dict[int, TableId
     }  # fmt: skip
     present = {row[0] for row in rows} - set(surplus)
     missing = {table: id for table, id in wanted.items() if table not in present}
-    if surplus:
+    _drop_tables(conn, name, list(surplus.values()))
+    added = _add_all(conn, name, missing, refused)
+    if surplus or added:
+        log.info("publication %s: %d tables added, %d dropped", name, added, len(surplus))
+    return bool(surplus or added)
+
+
+def _add_all(conn: Connection, name: str, tables: dict[int, TableId], refused: dict[int, Wal2LakeError] | None) -> int:
+    """Add tables; how many. All by one statement, and where PostgreSQL refuses that, each by itself."""
+    if not tables:
+        return 0
+    try:
+        _add(conn, name, list(tables.values()))
+        return len(tables)
+    except _PASSING:
+        raise
+    except SourceError as error:
+        if refused is None:
+            raise
+        if len(tables) == 1:
+            refused |= dict.fromkeys(tables, error)
+            return 0
+    return sum(_add_all(conn, name, {oid: id}, refused) for oid, id in tables.items())
+
+
+def _add(conn: Connection, name: str, tables: Sequence[TableId]) -> None:
+    object = f"publication {name}"
+    try:
+        with _of_tables("adding tables to", object), conn.transaction():
+            conn.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(tables)))
+    except SourceRefused as error:
+        cause, remedy = error.fields["cause"], _owner_remedy(conn, tables[0])
+        object = str(tables[0]) if len(tables) == 1 else object
+        raise SourceRefused(operation="publishing", object=object, cause=cause, remedy=remedy) from error
+
+
+def _drop_tables(conn: Connection, name: str, tables: Sequence[TableId]) -> None:
+    if tables:
         with _of_tables("altering", f"publication {name}"):
-            conn.execute(
-                sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list(surplus.values()))
-            )
-    if missing:
-        with _of_tables("adding tables to", f"publication {name}", _owner_remedy(conn, next(iter(missing.values())))):
-            conn.execute(
-                sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing.values()))
-            )
-    if surplus or missing:
-        log.info("publication %s: %d tables added, %d dropped", name, len(missing), len(surplus))
-    return bool(surplus or missing)
+            conn.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _list(tables)))
 
 
 def _list(tables: Collection[TableId]) -> sql.Composed:

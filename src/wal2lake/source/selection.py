@@ -65,7 +65,7 @@ def read(conn: Connection, group: GroupConfig) -> Named:
             known = [one for (one,) in conn.execute("SELECT pubname::text FROM pg_publication ORDER BY 1")]
             allowed = f"one that exists ({', '.join(known) or 'there is none'}), or leave it out and one is made"
             raise ConfigError(field=field, cause=f"there is no publication {name}", allowed=allowed)
-        _, _, complete, via_root, generated = row
+        _, _, complete, via_root, generated, _ = row
         if not complete:
             raise ConfigError(
                 field=field, cause=f"publication {name} leaves out some of insert, update, delete and truncate",
@@ -179,6 +179,12 @@ def require_fit(
     server_version: int, publication: Named | None,
 ) -> None:  # fmt: skip
     """Raises ConfigError if a table can't be narrowed or masked as wanted. `columns`: whether each can be published."""
+    if settings.append_only and publication is not None:
+        raise ConfigError(
+            field=f"tables.{table}.append_only",
+            cause=f"what is published is decided by publication {publication.name}, which the group names",
+            allowed="remove it; or leave out publication in [[groups]], so that one is made",
+        )
     for setting in ("columns", "where"):
         if getattr(settings, setting):
             _require_possible(f"tables.{table}.{setting}", table, partitioned, server_version, publication)

@@ -58,10 +58,10 @@ class ReplicationStream:
 
     def __init__(
         self, source: SourceConfig, slot: str, publication: str, start: Lsn, *, group: str,
-        patience: Patience | None = None, binary: bool = False,
+        patience: Patience | None = None, binary: bool = False, also: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`binary`: values are wanted in binary form, as far as their types have one."""
-        self._source, self._slot, self._publication = source, slot, publication
+        """`binary`: values are wanted in binary form, as far as their types have one. `also`: further publications."""
+        self._source, self._slot, self._publications = source, slot, (publication, *also)
         self._patience = patience or Patience()
         self.acknowledged = start
         """the position that the server has been told"""
@@ -88,7 +88,7 @@ class ReplicationStream:
         self._asked: float | None = None
 
     def _start(self, start: Lsn) -> None:
-        names = '"' + self._publication.replace('"', '""') + '"'
+        names = ",".join('"' + name.replace('"', '""') + '"' for name in self._publications)
         version = "proto_version '2', streaming 'on'" if self.streaming else "proto_version '1'"
         if self.binary:
             version += ", binary 'true'"
@@ -101,8 +101,9 @@ class ReplicationStream:
 
     def _notice(self, said: wire.Said) -> None:
         # Servers from 18 on skip a publication that did not exist when a change was made, with no more than a warning.
-        if said.state == "55000" and f'"{self._publication}"' in said.text:
-            self._lost = f"had no publication {self._publication} for a while"
+        for name in self._publications if said.state == "55000" else ():
+            if f'"{name}"' in said.text:
+                self._lost = f"had no publication {name} for a while"
 
     def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
         """Raw XLogData messages, header included; none if time is up, a keepalive came or a `wake` fd is readable."""

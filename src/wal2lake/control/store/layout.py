@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LATEST = 4
+LATEST = 5
 
 CREATE = """
 CREATE SCHEMA IF NOT EXISTS wal2lake;
@@ -97,5 +97,9 @@ CREATE INDEX IF NOT EXISTS history_of_a_table ON wal2lake.history (oid, id);
 """,
     4: """
 ALTER TABLE wal2lake.groups ADD COLUMN IF NOT EXISTS still_since timestamptz;
+""",
+    5: """
+ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS append_counts jsonb;
+ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS append_seen_at timestamptz;
 """,
 }

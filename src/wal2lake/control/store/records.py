@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,6 +39,21 @@ class TableRecord:
     @property
     def lake_table(self) -> TableId:
         return self.target or self.id
+
+
+@dataclass(frozen=True)
+class AppendCounts:
+    """What PostgreSQL had counted of updates and deletes when an append-only table was last copied, by heap."""
+
+    counts: Mapping[int, int]
+    seen_at: datetime | None
+    """when more were first seen; None: they were not"""
+
+    def changes(self, now: Mapping[int, int]) -> int:
+        """Updates and deletes since. Counts that went down were reset, and all that they have came later."""
+        known = {heap: self.counts.get(heap, 0) for heap in now}
+        since = sum(count - known[heap] if count >= known[heap] else count for heap, count in now.items())
+        return max(since, 1) if self.seen_at is not None else since
 
 
 @dataclass(frozen=True)

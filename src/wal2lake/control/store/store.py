@@ -7,7 +7,7 @@ The process that runs a group holds an advisory lock on its session, and is woke
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from .connection import jsonable, lsn, table_id, text
 from .history import History
 from .layout import CREATE, LATEST, UPGRADES
 from .lease import LOCK_CLASS, holder
-from .records import GroupRecord, TableRecord
+from .records import AppendCounts, GroupRecord, TableRecord
 from .wishes import Wishes, handed_to
 
 _FIELDS = """"group" text, oid oid, schema text, name text, state text, mode text, applied_lsn pg_lsn, rows bigint,
@@ -238,6 +238,38 @@ class StateStore(Wishes, History):
                 [group],
             ).fetchall()
         return {int(row["oid"]): row["resync_wanted"] for row in rows}
+
+    def append_counts(self, group: str) -> dict[int, AppendCounts]:
+        """What is remembered of the group's append-only tables."""
+        with self.use() as connection:
+            rows = connection.execute(
+                "SELECT oid, append_counts, append_seen_at FROM wal2lake.tables"
+                " WHERE group_name = %s AND append_counts IS NOT NULL",
+                [group],
+            ).fetchall()
+        return {
+            int(row["oid"]): AppendCounts(
+                {int(heap): count for heap, count in row["append_counts"].items()}, row["append_seen_at"]
+            )
+            for row in rows
+        }
+
+    def count_appends(self, group: str, oid: int, counts: Mapping[int, int]) -> None:
+        """Remember what PostgreSQL has counted before a table is copied."""
+        with self.use() as connection:
+            connection.execute(
+                "UPDATE wal2lake.tables SET append_counts = %s, append_seen_at = NULL"
+                " WHERE group_name = %s AND oid = %s",
+                [Jsonb({str(heap): count for heap, count in counts.items()}), group, oid],
+            )
+
+    def updates_seen(self, group: str, oid: int) -> None:
+        with self.use() as connection:
+            connection.execute(
+                "UPDATE wal2lake.tables SET append_seen_at = clock_timestamp()"
+                " WHERE group_name = %s AND oid = %s AND append_seen_at IS NULL",
+                [group, oid],
+            )
 
     def resync_done(self, group: str, oid: int, wanted: datetime | None) -> None:
         """Said only after the copy is committed, so that a crash before it copies again."""

@@ -1,5 +1,5 @@
--- What will be published for each wanted table: the table itself, or the leaves of a partitioned one. A leaf has an
--- identity and grants of its own; to publish it, its root must be owned. A deferrable primary key is no identity.
+-- What will be published for each wanted table: the table itself, or the leaves of a partitioned one. A leaf has
+-- grants of its own; to publish it, its root must be owned.
 WITH RECURSIVE tree AS (
     SELECT c.oid AS root, c.oid, c.relkind FROM pg_class c WHERE c.oid = ANY (%(oids)s::oid[])
     UNION ALL
@@ -9,10 +9,7 @@ WITH RECURSIVE tree AS (
     JOIN pg_class c ON c.oid = i.inhrelid
     WHERE t.relkind = 'p' AND c.relispartition
 )
-SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relreplident::text,
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
        pg_has_role(r.relowner, 'USAGE'),
        pg_get_userbyid(r.relowner)::text,
