@@ -12,8 +12,11 @@ from conftest import ConfigFactory
 from servers import Database
 from wal2lake.changelog import ChangeLog
 from wal2lake.cli import main
+from wal2lake.config import load_config
 from wal2lake.control.preflight import Finding, Level, check
+from wal2lake.control.store import StateStore
 from wal2lake.position import Lsn
+from wal2lake.source import publication
 from wal2lake.source.connect import connect, server_facts
 from wal2lake.source.slot import slot_name
 
@@ -86,19 +89,47 @@ def test_leaves_that_are_tables_are_judged_one_by_one(database: Database, config
     assert found["tables"].blocks and "no column gone" in found["tables"].consequence
 
 
-def test_a_role_with_few_rights_is_told_each_grant_and_they_help(database: Database, config: ConfigFactory) -> None:
-    role = f'"{database.name}_poor"'
-    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; CREATE TABLE a (id int PRIMARY KEY)")
+def test_one_run_of_the_script_gives_an_ordinary_role_all_that_it_needs(
+    database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = f"{database.name}_poor"
+    database.execute(
+        f"""
+        CREATE ROLE {role} LOGIN PASSWORD 'x'; CREATE ROLE {role}_boss;
+        CREATE SCHEMA apart;
+        CREATE TABLE apart.a (id int PRIMARY KEY); ALTER TABLE apart.a OWNER TO {role}_boss;
+        CREATE TABLE supers (id int PRIMARY KEY);
+        CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id); ALTER TABLE parted OWNER TO {role}_boss;
+        CREATE TABLE apart.leaf PARTITION OF parted FOR VALUES FROM (0) TO (10);
+        CREATE TABLE keyless (v text); ALTER TABLE keyless OWNER TO {role}_boss;
+        CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY);
+        ALTER TABLE supers ENABLE ROW LEVEL SECURITY; ALTER TABLE supers FORCE ROW LEVEL SECURITY;
+        """
+    )
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f'[source]\ndsn = "{database.dsn}?user={role}&password=x"\n[lake]\npath = "{tmp_path / "lake"}"\n'
+        '[[groups]]\nname = "default"\ntables = ["public.*", "apart.*"]\n'
+    )
     try:
-        rights = config(source={"dsn": database.dsn + f"?user={database.name}_poor&password=x"})
-        blocking = [finding for finding in check(rights) if finding.blocks]
-        assert len(blocking) == 4
-        for finding in blocking:
-            command = finding.fix.partition("  (")[0] if 'GRANT "' not in finding.fix else ""
-            database.execute(command or f"ALTER TABLE a OWNER TO {role}")
-        assert [finding for finding in check(rights) if finding.blocks] == []
+        assert main(["-c", str(file), "check", "--sql"]) == 1
+        script = capsys.readouterr().out
+        assert all(line.startswith("--") or line.endswith(";") for line in script.splitlines()), script
+        database.execute(script)
+        assert main(["-c", str(file), "check", "--sql"]) == 0
+        assert capsys.readouterr().out == ""
+        # What is made and owned needs no right to make it.
+        source = load_config(file)
+        store = StateStore(source.source.dsn.get_secret_value())
+        store.create()
+        store.close()
+        with connect(source.source) as conn:
+            assert publication.ensure(conn, publication.publication_name("default"), [])
+        database.execute(f'REVOKE CREATE ON DATABASE "{database.name}" FROM {role}')
+        assert main(["-c", str(file), "check"]) == 0
     finally:
-        database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+        roles = f"{role}, {role}_boss"
+        database.execute(f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
 
 
 def test_a_slot_of_ours_made_by_something_else_is_noticed(database: Database, config: ConfigFactory) -> None:
@@ -157,7 +188,7 @@ def test_the_command_prints_the_contract_and_exits_1_if_anything_blocks(
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
     assert {frozenset(finding) for finding in answer["findings"]} == {
-        frozenset({"object", "level", "consequence", "fix"})
+        frozenset({"object", "level", "consequence", "fix", "sql"})
     }
     file.write_text(f'[source]\ndsn = "{database.dsn}"\n[[groups]]\nname = "a"\ntables = ["public.gone"]\n')
     assert main(["-c", str(file), "check", "--json"]) == 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from servers import Database
 from waiting import wait_until
 from wal2lake.config import SourceConfig
+from wal2lake.errors import SourceRefused
 from wal2lake.schema import TableSchema
 from wal2lake.source import catalog, connect, copying, slot
 
@@ -45,3 +48,29 @@ def test_partitions_are_locked_in_waits_too_short_to_abort_a_migration(database:
         migration.execute("LOCK TABLE p")
         migration.commit()
         assert described.result(30) == schema
+
+
+def test_a_partition_that_may_not_be_read_is_named_with_its_grant(database: Database) -> None:
+    role = f"{database.name}_reader"
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE SCHEMA apart;"
+        "CREATE TABLE apart.p_1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'"
+    )
+    source = SourceConfig(dsn=f"{database.dsn}?user={role}&password=x")
+    oid = int(database.value("SELECT 'p'::regclass::oid::bigint"))
+    try:
+        with connect(source) as conn:
+            schema = catalog.describe(conn, [oid], {})[oid]
+        with slot.create(source, "wal2lake_held", "g", temporary=True) as held:
+            with (
+                pytest.raises(SourceRefused) as raised,
+                copying.held_still(source, "g", schema, held.snapshot.name, {}),
+            ):
+                pass
+            assert "apart.p_1" in str(raised.value)
+            database.execute(raised.value.remedy)
+            with copying.held_still(source, "g", schema, held.snapshot.name, {}) as described:
+                assert described == schema
+    finally:
+        database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

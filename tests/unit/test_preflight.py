@@ -19,7 +19,7 @@ from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 from wal2lake.source.connect import ServerFacts
-from wal2lake.source.facts import HeapFacts, RefusedHeap
+from wal2lake.source.facts import HeapFacts, OwnObject, RefusedHeap, owner_remedy
 
 SERVER = ServerFacts(
     version=180006, version_text="18.6", wal_level="logical", system_identifier="1", timeline=1, in_recovery=False,
@@ -29,7 +29,8 @@ SERVER = ServerFacts(
 )  # fmt: skip
 ORDERS = TableId("public", "orders")
 HEAP = HeapFacts(
-    root=ORDERS, id=ORDERS, kind="r", persistence="p", readable=True, owned=True, owner="app", row_security=False,
+    root=ORDERS, id=ORDERS, kind="r", persistence="p", schema_usable=True, readable=True,
+    root_schema_usable=True, root_readable=True, owned=True, owner="app", owner_superuser=False, row_security=False,
     bytes=8192,
 )  # fmt: skip
 SLOT = GroupSlot("default", "wal2lake_default")
@@ -37,7 +38,7 @@ FOLLOWED = replace(SLOT, exists=True, continued=True)
 
 
 def heap_findings(**changes: object) -> list[Finding]:
-    return list(judgement.judge_heap(replace(HEAP, **changes), '"app"'))  # type: ignore[arg-type]
+    return list(judgement.judge_heap(replace(HEAP, **changes), SERVER))  # type: ignore[arg-type]
 
 
 def server_findings(**changes: object) -> list[Finding]:
@@ -57,7 +58,7 @@ def test_a_server_as_it_should_be_gives_nothing_but_the_note_on_kept_wal() -> No
 def test_a_wal_level_below_logical_blocks_and_says_the_command() -> None:
     (finding,) = server_findings(wal_level="replica")
     assert finding.blocks
-    assert finding.fix == "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL"
+    assert finding.fix == "ALTER SYSTEM SET wal_level = 'logical'; -- then restart PostgreSQL"
 
 
 def test_a_server_before_14_blocks() -> None:
@@ -87,8 +88,8 @@ def test_the_limit_of_kept_wal_is_always_told(megabytes: int, level: Level) -> N
 def test_a_group_that_was_never_run_needs_two_slots_and_two_senders() -> None:
     assert not list(judgement.judge_room(replace(SERVER, slots_used=8, senders_used=8), [SLOT]))
     slots, senders = judgement.judge_room(replace(SERVER, slots_used=9, senders_used=9), [SLOT])
-    assert slots.fix == "ALTER SYSTEM SET max_replication_slots = 11; then restart PostgreSQL"
-    assert senders.fix == "ALTER SYSTEM SET max_wal_senders = 11; then restart PostgreSQL"
+    assert slots.fix == "ALTER SYSTEM SET max_replication_slots = 11; -- then restart PostgreSQL"
+    assert senders.fix == "ALTER SYSTEM SET max_wal_senders = 11; -- then restart PostgreSQL"
 
 
 def test_a_running_group_needs_one_more_slot_for_a_copy() -> None:
@@ -110,7 +111,7 @@ def test_a_slot_that_was_given_up_or_dropped_blocks_and_leads_to_resync(slot: Gr
 def test_a_slot_of_something_else_blocks(slot: GroupSlot) -> None:
     (finding,) = judgement.judge_slot(slot)
     assert finding.blocks
-    assert finding.fix.endswith("SELECT pg_drop_replication_slot('wal2lake_default')")
+    assert finding.fix == "SELECT pg_drop_replication_slot('wal2lake_default');"
 
 
 def test_a_slot_read_by_our_own_run_is_a_note_and_by_another_program_a_warning() -> None:
@@ -127,10 +128,32 @@ def test_a_free_slot_and_one_that_was_never_made_give_nothing() -> None:
 
 def test_a_role_without_privileges_is_told_what_to_grant() -> None:
     poor = replace(SERVER, may_replicate=False, may_create_in_database=False)
-    replication, create = judgement.judge_role(poor, '"app"', '"shop"', state_elsewhere=False)
-    assert replication.fix.startswith('ALTER ROLE "app" REPLICATION')
-    assert create.fix == 'GRANT CREATE ON DATABASE "shop" TO "app"'
-    assert not list(judgement.judge_role(SERVER, '"app"', '"shop"', state_elsewhere=False))
+    theirs = OwnObject("PUBLICATION", ("wal2lake_x",), "boss", owned=False)
+    findings = list(judgement.judge_role(poor, '"app"', '"shop"', [theirs], ["schema wal2lake"]))
+    assert [finding.fix for finding in findings] == [
+        'ALTER ROLE "app" REPLICATION;', 'GRANT CREATE ON DATABASE "shop" TO "app";',
+        'ALTER PUBLICATION "wal2lake_x" OWNER TO "app";',
+    ]  # fmt: skip
+    (on_rds,) = judgement.judge_role(replace(poor, on_rds=True), '"app"', '"shop"', [], [])
+    assert on_rds.fix == 'GRANT rds_replication TO "app";'
+    assert not list(judgement.judge_role(SERVER, '"app"', '"shop"', [replace(theirs, owned=True)], ["schema wal2lake"]))
+
+
+def test_the_script_has_all_that_sql_can_fix_and_no_name_ends_a_comment() -> None:
+    odd = Finding("a\n; DROP TABLE b", Level.BLOCKS, "is odd", "SELECT 1;", sql=True)
+    other = Finding("Java", Level.BLOCKS, "is not found", "install\nit")
+    note = Finding("b", Level.WARNS, "is so", "SELECT 2;", sql=True)
+    assert judgement.script([odd, other, note]) == (
+        "-- a ; DROP TABLE b: is odd\nSELECT 1;\n-- Java: is not found\n-- no SQL: install it\n"
+    )
+
+
+def test_the_rights_of_an_owner_never_make_a_superuser() -> None:
+    assert owner_remedy("app", ORDERS, "boss", False, True, 180000) == 'GRANT "boss" TO "app";'
+    assert owner_remedy("app", ORDERS, "boss", False, False, 160000) == 'GRANT "boss" TO "app" WITH INHERIT TRUE;'
+    before = owner_remedy("app", ORDERS, "boss", False, False, 150000)
+    assert before == 'GRANT "boss" TO "app"; ALTER ROLE "app" INHERIT;'
+    assert owner_remedy("app", ORDERS, "root", True, True, 180000) == 'ALTER TABLE "public"."orders" OWNER TO "app";'
 
 
 def test_an_ordinary_table_gives_nothing() -> None:
@@ -183,11 +206,13 @@ def test_counted_updates_are_those_since_the_copy_and_a_reset_hides_none_after_i
 @pytest.mark.parametrize(
     ("changes", "fix"),
     [
-        ({"readable": False}, 'GRANT SELECT ON "public"."orders" TO "app"'),
+        ({"readable": False}, 'GRANT SELECT ON "public"."orders" TO "app";'),
+        ({"schema_usable": False}, 'GRANT USAGE ON SCHEMA "public" TO "app";'),
+        ({"root_readable": False, "root": TableId("s", "r")}, 'GRANT SELECT ON "s"."r" TO "app";'),
         ({"owned": False, "owner": "boss"}, 'GRANT "boss" TO "app"'),
         ({"row_security": True}, 'ALTER ROLE "app" BYPASSRLS'),
-        ({"persistence": "u"}, "leave it out, or: ALTER TABLE"),
-        ({"kind": "f"}, "leave its root out"),
+        ({"persistence": "u"}, "ALTER TABLE"),
+        ({"kind": "f"}, "exclude = "),
     ],
 )
 def test_a_table_that_cannot_be_read_or_published_blocks(changes: dict[str, object], fix: str) -> None:

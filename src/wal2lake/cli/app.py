@@ -105,12 +105,22 @@ def init(
 
 
 @app.command(epilog="Example: wal2lake -c shop.toml check --json")
-def check(context: typer.Context, json: AsJson = False) -> None:
-    """Tell what stands in the way, object by object, with the fix. Exit 1 if anything does."""
+def check(
+    context: typer.Context,
+    json: AsJson = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print a script for psql instead, with all that SQL can fix.")
+    ] = False,
+) -> None:
+    """Show what blocks a run, object by object, with the fix. Exit 1 if anything does."""
     from ..control import preflight
+    from ..control.judgement import script
 
     findings = preflight.check(invocation(context).config())
-    output(json).findings(findings)
+    if sql:
+        sys.stdout.write(script(findings))
+    else:
+        output(json).findings(findings)
     if any(finding.blocks for finding in findings):
         raise typer.Exit(failure.EXIT_FAILED)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..pgtypes import STRING
 from ..schema import Identity, TableId, TableSchema
-from ..source.facts import RefusedHeap, fix_of, index_fix
+from ..source.facts import OwnObject, RefusedHeap, fix_of, index_fix, owner_remedy, quoted, read_grants
 
 if TYPE_CHECKING:
     from ..source.connect import ServerFacts
@@ -44,14 +44,17 @@ class Finding:
     level: Level
     consequence: str
     fix: str = ""
+    sql: bool = False
+    """whether the fix is SQL that destroys nothing: `check --sql` prints it"""
 
     @property
     def blocks(self) -> bool:
         return self.level is Level.BLOCKS
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, str | bool]:
         return {
-            "object": self.object, "level": self.level.value, "consequence": self.consequence, "fix": self.fix
+            "object": self.object, "level": self.level.value, "consequence": self.consequence, "fix": self.fix,
+            "sql": self.sql,
         }  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def judge_server(server: ServerFacts, over_socket: bool) -> Iterator[Finding]:
     if server.wal_level != "logical":
         yield Finding(
             "wal_level", Level.BLOCKS, f"is {server.wal_level}: changes can't be read from the WAL",
-            "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
+            "ALTER SYSTEM SET wal_level = 'logical'; -- then restart PostgreSQL", sql=True,
         )  # fmt: skip
     yield _keep_size(server.max_slot_wal_keep_mb)
 
@@ -119,7 +122,7 @@ def _keep_size(megabytes: int) -> Finding:
     return Finding(
         "max_slot_wal_keep_size", Level.WARNS if megabytes < SMALL_KEEP_MB else Level.NOTES,
         f"is {megabytes} MB: a slot that falls further behind is given up, and its tables have to be copied anew",
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf()",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();", sql=True,
     )  # fmt: skip
 
 
@@ -134,13 +137,14 @@ def judge_room(server: ServerFacts, slots: Sequence[GroupSlot], copies: int = 1)
         if most - used < wanted:
             yield Finding(
                 name, Level.BLOCKS, f"{used} of {most} are in use, and {wanted} more are needed",
-                f"ALTER SYSTEM SET {name} = {used + wanted}; then restart PostgreSQL",
+                f"ALTER SYSTEM SET {name} = {used + wanted}; -- then restart PostgreSQL", sql=True,
             )  # fmt: skip
 
 
 def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
     name = f"slot {slot.slot}"
-    drop = f"SELECT pg_drop_replication_slot('{slot.slot}')"
+    # It may be somebody's who needs it, so it is not part of a script.
+    drop = f"SELECT pg_drop_replication_slot('{slot.slot}');"
     if not slot.exists:
         if slot.continued:
             yield Finding(
@@ -149,8 +153,8 @@ def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
             )  # fmt: skip
     elif not slot.usable:
         yield Finding(
-            name, Level.BLOCKS, "belongs to another database or plugin, so the group can't use it",
-            f"rename the group {slot.group}, or: {drop}",
+            name, Level.BLOCKS, "belongs to another database or plugin, so the group can't use it: rename the group "
+            f"{slot.group}, or drop the slot if nothing uses it", drop,
         )  # fmt: skip
     elif slot.lost:
         yield Finding(
@@ -158,8 +162,8 @@ def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
         )
     elif slot.continued is None:
         yield Finding(
-            name, Level.BLOCKS, "exists, but this lake has no change log: it is another mirror's, or a leftover",
-            f"rename the group {slot.group}, or if no other mirror uses it: {drop}",
+            name, Level.BLOCKS, "exists, but this lake has no change log: it is another mirror's, or a leftover; "
+            f"rename the group {slot.group}, or drop the slot if no other mirror uses it", drop,
         )  # fmt: skip
     elif slot.holder is not None and slot.holder.startswith("wal2lake"):
         yield Finding(name, Level.NOTES, "a run of this group is active")
@@ -170,48 +174,55 @@ def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def judge_role(server: ServerFacts, role: str, database: str, state_elsewhere: bool) -> Iterator[Finding]:
-    """`role` and `database` are quoted."""
+def judge_role(
+    server: ServerFacts, role: str, database: str, own: Sequence[OwnObject], to_make: Sequence[str]
+) -> Iterator[Finding]:
+    """`role` and `database` are quoted. `own`: what was made before; `to_make`: what is still to be made."""
+    name = f"role {server.role}"
     if not server.may_replicate:
+        fix = f"GRANT rds_replication TO {role};" if server.on_rds else f"ALTER ROLE {role} REPLICATION;"
+        yield Finding(name, Level.BLOCKS, "may not read the replication stream", fix, sql=True)
+    if to_make and not server.may_create_in_database:
         yield Finding(
-            f"role {server.role}", Level.BLOCKS, "may not read the replication stream",
-            f"ALTER ROLE {role} REPLICATION  (on Amazon RDS: GRANT rds_replication TO {role})",
+            name, Level.BLOCKS, f"may not create {' and '.join(to_make)} in database {server.database}",
+            f"GRANT CREATE ON DATABASE {database} TO {role};", sql=True,
         )  # fmt: skip
-    if not server.may_create_in_database:
-        without = "a publication" if state_elsewhere else "a publication and the schema wal2lake"
-        yield Finding(
-            f"role {server.role}", Level.BLOCKS, f"may not create {without} in database {server.database}",
-            f"GRANT CREATE ON DATABASE {database} TO {role}",
-        )  # fmt: skip
+    for each in own:
+        if not each.owned:
+            yield Finding(
+                f"{each.kind.lower()} {'.'.join(each.name)}", Level.BLOCKS,
+                f"belongs to {each.owner}: only an owner can change it",
+                f"ALTER {each.kind} {quoted(*each.name)} OWNER TO {role};", sql=True,
+            )  # fmt: skip
 
 
-def judge_heap(heap: HeapFacts, role: str) -> Iterator[Finding]:
-    """A table that will be published: can it be read, published, and its rows be told apart? `role` is quoted."""
-    name = str(heap.id)
+def judge_heap(heap: HeapFacts, server: ServerFacts) -> Iterator[Finding]:
+    """A table that will be published: can it be read and published?"""
+    name, role = str(heap.id), quoted(server.role)
     if heap.kind == "f":
         yield Finding(
-            name, Level.BLOCKS, "is a foreign table as a partition, which can't be published",
-            f"leave its root out, or: ALTER TABLE <its root> DETACH PARTITION {heap.sql_name}",
+            name, Level.BLOCKS, "is a foreign table as a partition, which can't be published: leave out its root, or "
+            "detach it", f"exclude = ['{heap.root}']",
         )  # fmt: skip
         return
     if heap.persistence == "u":
         yield Finding(
             name, Level.BLOCKS, "is unlogged: its changes are not in the WAL",
-            f"leave it out, or: ALTER TABLE {heap.sql_name} SET LOGGED",
+            f"ALTER TABLE {heap.sql_name} SET LOGGED;", sql=True,
         )  # fmt: skip
-    if not heap.readable:
-        yield Finding(
-            name, Level.BLOCKS, "may not be read, so it can't be copied", f"GRANT SELECT ON {heap.sql_name} TO {role}"
-        )
+    for object, grant in read_grants(heap, role).items():
+        what = "may not be used" if object.startswith("schema ") else "may not be read"
+        yield Finding(object, Level.BLOCKS, f"{what} by role {server.role}: nothing can be copied", grant, sql=True)
     if not heap.owned:
         yield Finding(
             str(heap.root), Level.BLOCKS, f"belongs to {heap.owner}: only an owner can add it to a publication",
-            f"GRANT {_quoted(heap.owner)} TO {role}  (or: ALTER TABLE {heap.sql_root} OWNER TO {role})",
+            owner_remedy(server.role, heap.root, heap.owner, heap.owner_superuser, server.inherits, server.version),
+            sql=True,
         )  # fmt: skip
     if heap.row_security:
         yield Finding(
             name, Level.BLOCKS, "has row security that hides rows from this role, so a copy would not be whole",
-            f"ALTER ROLE {role} BYPASSRLS",
+            f"ALTER ROLE {role} BYPASSRLS;", sql=True,
         )  # fmt: skip
 
 
@@ -226,7 +237,7 @@ def judge_updates(table: TableId, heaps: Sequence[RefusedHeap], ours: bool) -> I
             f". It is not mirrored until it has a replica identity, or, if its rows are only ever inserted: "
             f"[tables.'{table}'] append_only = true"
         )
-    yield Finding(str(table), Level.BLOCKS if ours else Level.WARNS, consequence, fix_of(table, heaps))
+    yield Finding(str(table), Level.BLOCKS if ours else Level.WARNS, consequence, fix_of(table, heaps), sql=True)
 
 
 def judge_wanted_twice(groups: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
@@ -314,7 +325,7 @@ def judge_columns(schema: TableSchema, ours: bool = True) -> Iterator[Finding]:
             str(schema.id), Level.BLOCKS if ours else Level.WARNS,
             "it has a list of columns, and its replica identity FULL allows none: PostgreSQL refuses UPDATE and DELETE "
             "on it while it is published",
-            f"ALTER TABLE {_sql_name(schema)} REPLICA IDENTITY DEFAULT;",
+            f"ALTER TABLE {_sql_name(schema)} REPLICA IDENTITY DEFAULT;", sql=True,
         )  # fmt: skip
 
 
@@ -331,7 +342,7 @@ def judge_filter(schema: TableSchema, columns: Sequence[str]) -> Iterator[Findin
         str(schema.id), Level.BLOCKS,
         f"its row filter looks at {', '.join(outside)}, which is not in its replica identity: PostgreSQL refuses "
         "UPDATE and DELETE on it while it is published",
-        fix,
+        fix, sql=True,
     )  # fmt: skip
 
 
@@ -375,8 +386,15 @@ def _megabytes(size: int) -> str:
 
 
 def _sql_name(schema: TableSchema) -> str:
-    return f"{_quoted(schema.id.schema)}.{_quoted(schema.id.name)}"
+    return quoted(schema.id.schema, schema.id.name)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def script(findings: Iterable[Finding]) -> str:
+    """What is to be run as SQL before a run, as one script; the rest are comments in it."""
+    lines = []
+    for finding in findings:
+        if finding.blocks:
+            # A name may hold the end of a line, which would end the comment.
+            lines.append("-- " + " ".join(f"{finding.object}: {finding.consequence}".split()))
+            lines.append(finding.fix if finding.sql else "-- no SQL: " + " ".join(finding.fix.split()))
+    return "".join(f"{line}\n" for line in lines)

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig, GroupTables, settings_of
-from ..errors import ConfigError, ConnectionFailed, Wal2LakeError
+from ..errors import ConfigError, ConnectionFailed, SourceRefused, Wal2LakeError
 from ..schema import TableSchema
 from ..source import catalog, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
-from ..source.facts import heap_facts, over_unix_socket, quoted, refused_heaps
+from ..source.facts import heap_facts, over_unix_socket, own_objects, quoted, refused_heaps
 from .judgement import (
     Finding,
     GroupSlot,
@@ -76,14 +76,11 @@ def check(config: Config) -> tuple[Finding, ...]:
 
 def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]:
     server = server_facts(conn)
-    role = quoted(server.role)
-    findings = [
-        *judge_server(server, over_unix_socket(conn)),
-        *judge_role(server, role, quoted(server.database), config.state.dsn is not None),
-    ]
+    findings = [*judge_server(server, over_unix_socket(conn))]
     slots = []
     stored = look_at_store(config)
     groups = groups_of(config, stored.groups)
+    findings += _check_role(conn, config, groups, server)
     for group in groups:
         log = ChangeLog(config.changelog_path, group.name)
         try:
@@ -101,7 +98,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
         for heap in heap_facts(conn, oids):
             # What somebody else has published needs no owner's rights.
             judged = heap if group.publication is None else replace(heap, owned=True)
-            table_findings += judge_heap(judged, role)
+            table_findings += judge_heap(judged, server)
             size += heap.bytes
         table_findings += _check_updates(conn, config, group, oids)
         table_findings += _check_columns(conn, config, group, oids)
@@ -117,6 +114,23 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     lost = [name for name, settings in config.tables.items() if settings.withholds and name not in there]
     table_findings += judge_settings(config.tables, names, lost)
     return findings + table_findings, size
+
+
+def _check_role(
+    conn: Connection, config: Config, groups: Sequence[GroupConfig], server: ServerFacts
+) -> Iterator[Finding]:
+    """What the role needs to make and to own in the database: nothing that is there already has to be made."""
+    publications = [publication.publication_name(group.name) for group in groups if group.publication is None]
+    appending = [publication.append_name(group.name) for group in groups if group.publication is None]
+    own = [
+        each for each in own_objects(conn, [*publications, *appending])
+        if each.kind == "PUBLICATION" or config.state.dsn is None
+    ]  # fmt: skip
+    names = {(each.kind, *each.name) for each in own}
+    to_make = [f"publication {name}" for name in publications if ("PUBLICATION", name) not in names]
+    if config.state.dsn is None and ("SCHEMA", "wal2lake") not in names:
+        to_make.append("schema wal2lake")
+    yield from judge_role(server, quoted(server.role), quoted(server.database), own, to_make)
 
 
 def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLog) -> GroupSlot:
@@ -153,6 +167,9 @@ def look_at_store(config: Config) -> Stored:
             return Stored()
         held = {record.oid: record.group for record in store.tables()}
         return Stored(store.group_wishes(), store.table_wishes(), held, [record.name for record in store.groups()])
+    except SourceRefused:
+        # The role may not read it, which is a finding of its own.
+        return Stored()
     finally:
         store.close()
 

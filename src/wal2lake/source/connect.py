@@ -315,13 +315,17 @@ class ServerFacts:
     may_replicate: bool
     may_create_in_database: bool
     wal_end: Lsn
+    inherits: bool = True
+    """whether the role has the rights of the roles that it is a member of"""
+    on_rds: bool = False
+    """whether the right to replicate is that of the role rds_replication"""
 
 
 def server_facts(conn: Connection) -> ServerFacts:
     with explained("reading", "the server's settings"):
         row = conn.execute(query("server_facts")).fetchone()
     assert row is not None
-    values = (*row[:-1], Lsn.parse(row[-1]))
+    values = (*row[:-3], Lsn.parse(row[-3]), *row[-2:])
     return ServerFacts(*values)
 
 

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from psycopg import sql
 
 from ..config import SourceConfig, TableConfig
-from ..errors import CopyFailed, SourceError
+from ..errors import CopyFailed, SourceBusy, SourceRefused
 from ..schema import TableSchema
 from . import catalog, matching, selection
 from .connect import Connection, connect, explained, query
+from .facts import unreadable
 from .locking import retried, wait_briefly
 
 LOCKED_SECONDS = 10.0
@@ -56,9 +57,12 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
             wait_briefly(holder)
             holder.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
 
+    if (refused := unreadable(now, schema.oid)) is not None:
+        id, remedy = refused
+        raise SourceRefused(operation="reading", object=str(id), cause="the role lacks a privilege", remedy=remedy)
     try:
         retried(attempt, LOCKED_SECONDS)
-    except SourceError as error:
+    except SourceBusy as error:
         raise CopyFailed(table=str(schema.id), cause="somebody is altering it") from error
 
 

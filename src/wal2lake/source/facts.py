@@ -44,10 +44,15 @@ class HeapFacts:
     """pg_class.relkind"""
     persistence: str
     """pg_class.relpersistence"""
+    schema_usable: bool
     readable: bool
+    root_schema_usable: bool
+    root_readable: bool
+    """whether the wanted table itself can be read, and so be locked while it is copied"""
     owned: bool
     """whether the root is the role's, or of one that it is a member of"""
     owner: str
+    owner_superuser: bool
     row_security: bool
     """policies hide rows from the role"""
     bytes: int
@@ -61,18 +66,60 @@ class HeapFacts:
         return quoted(self.root.schema, self.root.name)
 
 
-def heap_facts(conn: Connection, oids: Iterable[int]) -> tuple[HeapFacts, ...]:
-    """What will be published for the tables with these oids."""
+def heap_facts(conn: Connection, oids: Iterable[int], sized: bool = True) -> tuple[HeapFacts, ...]:
+    """What will be published for the tables with these oids. `sized`: with its bytes, for which locks are waited."""
     with explained("reading", "the privileges and keys of the tables"):
-        rows = conn.execute(query("published_heaps"), {"oids": list(oids)}).fetchall()
+        rows = conn.execute(query("published_heaps"), {"oids": list(oids), "sized": sized}).fetchall()
     return tuple(
         HeapFacts(
             root=TableId(root_schema, root), id=TableId(schema, name), kind=kind, persistence=persistence,
-            readable=readable, owned=owned, owner=owner, row_security=row_security, bytes=size,
+            schema_usable=usable, readable=readable, root_schema_usable=root_usable, root_readable=root_readable,
+            owned=owned, owner=owner, owner_superuser=superuser, row_security=row_security, bytes=size,
         )
-        for (root_schema, root, schema, name, kind, persistence, readable,
-             owned, owner, row_security, size) in rows
+        for (root_schema, root, schema, name, kind, persistence, usable, readable, root_usable, root_readable,
+             owned, owner, superuser, row_security, size) in rows
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OwnObject:
+    """Something that wal2lake has made in the source database."""
+
+    kind: str
+    """as SQL calls it"""
+    name: tuple[str, ...]
+    owner: str
+    owned: bool
+
+
+def own_objects(conn: Connection, publications: Sequence[str]) -> tuple[OwnObject, ...]:
+    """Publications of these names, the schema of the state store, and its tables."""
+    with explained("reading", "the publications"):
+        rows = conn.execute(query("our_objects"), {"publications": list(publications)}).fetchall()
+    return tuple(OwnObject(kind, tuple(name), owner, owned) for kind, name, owner, owned in rows)
+
+
+def unreadable(conn: Connection, oid: int) -> tuple[TableId, str] | None:
+    """The first part of a table that the role can't read, with SQL that lets it; None if it can read all."""
+    role = conn.info.user
+    for heap in heap_facts(conn, [oid], sized=False):
+        if grants := read_grants(heap, quoted(role)):
+            return heap.id, " ".join(grants.values())
+    return None
+
+
+def read_grants(heap: HeapFacts, role: str) -> dict[str, str]:
+    """What is to be granted so that a table can be copied, by the name of the object. `role` is quoted."""
+    missing: dict[str, str] = {}
+    for id, usable, readable in (
+        (heap.root, heap.root_schema_usable, heap.root_readable),
+        (heap.id, heap.schema_usable, heap.readable),
+    ):
+        if not usable:
+            missing[f"schema {quoted(id.schema)}"] = f"GRANT USAGE ON SCHEMA {quoted(id.schema)} TO {role};"
+        if not readable:
+            missing[str(id)] = f"GRANT SELECT ON {quoted(id.schema, id.name)} TO {role};"
+    return missing
 
 
 INHERIT_OPTION_SINCE = 160000

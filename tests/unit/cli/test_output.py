@@ -102,7 +102,13 @@ def test_a_check_is_ok_unless_something_blocks(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == {
         "ok": True,
         "findings": [
-            {"object": "public.a", "level": "warns", "consequence": "inserts only", "fix": "ALTER TABLE …"},
+            {
+                "object": "public.a",
+                "level": "warns",
+                "consequence": "inserts only",
+                "fix": "ALTER TABLE …",
+                "sql": False,
+            },
         ],
     }
     JsonOutput().findings([warning, Finding("wal_level", Level.BLOCKS, "is replica")])

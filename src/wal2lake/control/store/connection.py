@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from ...errors import ConnectionFailed
+from ...errors import ConnectionFailed, SourceRefused
 from ...position import Lsn
 from ...schema import TableId
 from ...source.connect import bounded, connection_failed, ordinary_session, parameters
@@ -48,6 +48,10 @@ class StoreSession:
             try:
                 with bounded(self._connection, PATIENCE_SECONDS):
                     yield self._connection
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise SourceRefused(
+                    operation="using", object="schema wal2lake", cause=error.diag.message_primary or "no permission"
+                ) from error
             except psycopg.OperationalError as error:
                 self._connection.close()
                 self._connection = None

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from ...errors import SourceRefused
@@ -79,6 +80,10 @@ class StateStore(Wishes, History):
             return
         try:
             with self.use() as connection, connection.transaction():
+                place = (
+                    sql.Identifier(connection.info.dbname).as_string(),
+                    sql.Identifier(connection.info.user).as_string(),
+                )
                 connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK_CLASS])
                 connection.execute(CREATE)
                 for step in sorted(UPGRADES):
@@ -86,11 +91,9 @@ class StateStore(Wishes, History):
                 # Not DELETE: a table without a key takes none while it is in a publication of all tables.
                 connection.execute("TRUNCATE wal2lake.version")
                 connection.execute("INSERT INTO wal2lake.version VALUES (%s)", [LATEST])
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise SourceRefused(
-                operation="CREATE SCHEMA wal2lake", object="the database", cause=error.diag.message_primary,
-                remedy="GRANT CREATE ON DATABASE … TO this user, or set [state] dsn to a database of its own",
-            ) from error  # fmt: skip
+        except SourceRefused as error:
+            remedy = f"GRANT CREATE ON DATABASE {place[0]} TO {place[1]};"
+            raise SourceRefused(**{**error.fields, "operation": "making", "remedy": remedy}) from error
 
     @property
     def usable(self) -> bool:

@@ -10,11 +10,16 @@ WITH RECURSIVE tree AS (
     WHERE t.relkind = 'p' AND c.relispartition
 )
 SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
-       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       has_schema_privilege(n.oid, 'USAGE'),
+       has_table_privilege(c.oid, 'SELECT'),
+       has_schema_privilege(rn.oid, 'USAGE'),
+       has_table_privilege(r.oid, 'SELECT'),
        pg_has_role(r.relowner, 'USAGE'),
        pg_get_userbyid(r.relowner)::text,
+       (SELECT o.rolsuper FROM pg_roles o WHERE o.oid = r.relowner),
        row_security_active(c.oid),
-       pg_table_size(c.oid)::int8
+       -- It waits for who has the table locked.
+       CASE WHEN %(sized)s THEN pg_table_size(c.oid)::int8 ELSE 0 END
 FROM tree t
 JOIN pg_class c ON c.oid = t.oid
 JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -20,4 +20,6 @@ SELECT current_setting('server_version_num')::int,
        (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
          OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(oid, 'MEMBER')),
        has_database_privilege(current_database(), 'CREATE'),
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text,
+       (SELECT rolinherit FROM pg_roles WHERE rolname = current_user),
+       EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication')
