@@ -11,10 +11,11 @@
     ├── TableError               one table; the others go on
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── TableRecreated
-    │   ├── UpdatesRefused       └── UpdatesSeen
+    │   ├── UpdatesRefused       ├── UpdatesSeen    ├── PartitionUnlogged
+    │   └── PartitionForeign
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
-    │   ├── CommitFailed         └── CommitUnknown
+    │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
     ├── GroupHeld                another process runs this group
     └── CommandRefused           what a command asks for can't be had
 
@@ -205,6 +206,18 @@ class CopyFailed(TableError):
     remedy_text = "it is tried again; to see Spark's own error, run with --debug"
 
 
+class PartitionUnlogged(TableError):
+    """{table}: its partition {partition} is unlogged, so that changes of its rows are not in the WAL"""
+
+    remedy_text = "ALTER TABLE {sql_name} SET LOGGED; then: wal2lake tables resume '{table}'"
+
+
+class PartitionForeign(TableError):
+    """{table}: its partition {partition} is a foreign table, so that changes of its rows are not in the WAL"""
+
+    remedy_text = "detach it from its table; then: wal2lake tables resume '{table}'"
+
+
 class CopyNeeded(TableError):
     """{table}: {cause}; it is copied anew"""
 
@@ -250,6 +263,12 @@ class CommitFailed(LakeError):
 
 class CommitUnknown(LakeError):
     """{table}: it is unknown whether the lake took the commit: {cause}"""
+
+
+class LakeInconsistent(LakeError):
+    """the lake: {operation} failed: the lake table of {table} lacks rows that the changes refer to"""
+
+    remedy_text = "something else has written to it; copy it anew with: wal2lake tables resync '{table}'"
 
 
 class GroupHeld(Wal2LakeError):

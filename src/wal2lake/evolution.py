@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from .pgtypes import NUMERIC, Kind, LakeType, Masking
-from .schema import Column, HeapFile, TableSchema
+from .schema import Column, HeapFile, Membership, TableSchema
 
 
 class Incompatible(Exception):
@@ -66,7 +66,8 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
             name += f"_dropped_{column.attnum}"
         taken.add(name)
         columns.append(replace(column, name=name, nullable=True, kept=True))
-    heaps = lake.heaps if source.heaps_later else _files(lake.heaps, source.heaps)
+    # Who is a partition, and with which rows, is judged by looks at the catalog alone: see `membership`.
+    heaps = lake.heaps if source.heaps_later or lake.partitioned else _files(lake.heaps, source.heaps)
     return TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
         version=lake.version, where=source.where, only=source.only, entry=source.entry, heeds=source.heeds,
@@ -139,21 +140,58 @@ def source_of(column: Column, segment: TableSchema) -> Column | None:
     return next((one for one in segment.columns if one.name == column.name and not one.attnum * column.attnum), None)
 
 
-def heaps_differ(lake: TableSchema, source: TableSchema) -> str | None:
-    """How partitions came or went with rows that no change tells of; None if they did not."""
-    if not lake.heaps or not lake.partitioned:
+@dataclass(frozen=True)
+class Moved:
+    """Partitions whose rows in the lake are not those of the source, or may not be: no change tells of them."""
+
+    unknown: tuple[HeapFile, ...] = ()
+    """they are partitions of the source"""
+    gone: tuple[HeapFile, ...] = ()
+    """they are none any more"""
+
+    def __str__(self) -> str:
+        if self.gone:
+            return "a partition was dropped or detached"
+        return "a partition was attached with rows, or its rows were rewritten or changed while it was detached"
+
+
+def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
+    """What became of partitions between the look that the lake table remembers and a later one; None: nothing.
+
+    All rows of a partition are in the stream if it was a member with the same file of rows ever since the last look,
+    or is new and had no rows: it was created as a partition, or has none. Anything else leaves a doubt.
+    """
+    if not (lake.partitioned or source.partitioned):
         return None
+    known = {heap.oid: heap for heap in lake.heaps if heap.file}
+    above = {level for heap in lake.heaps for level in heap.levels}
+    unknown = tuple(heap for heap in source.heaps if heap != known.get(heap.oid) and not _new(heap, known, above))
+    present = {heap.oid for heap in source.heaps}
+    gone = tuple(heap for heap in lake.heaps if heap.oid not in present)
+    return Moved(unknown, gone) if unknown or gone else None
+
+
+def _new(heap: HeapFile, known: Container[int], above: Container[Membership]) -> bool:
+    """Whether a partition is new and had no rows when it, or the level that it came with, became a member."""
+    return heap.oid not in known and (heap.empty or all(level.made or level in above for level in heap.levels))
+
+
+def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:
+    """The same schema that knows of partitions whose changes come into the lake table before a look has seen them.
+
+    One that is gone at the next look has left its rows in the lake table, and must not be forgotten.
+    """
+    if not lake.partitioned:
+        return lake
     known = {heap.oid for heap in lake.heaps}
-    if any(heap.oid not in known and not heap.fresh for heap in source.heaps):
-        return "a partition that has rows was attached"
-    if known - {heap.oid for heap in source.heaps}:
-        return "a partition was dropped or detached"
-    return None
+    new = tuple(HeapFile(oid, 0) for oid in sorted(leaves) if oid not in known)
+    return replace(lake, heaps=(*lake.heaps, *new)) if new else lake
 
 
-def with_heaps(lake: TableSchema, source: TableSchema) -> TableSchema:
-    """The same schema with the partitions that the source has."""
-    return replace(lake, heaps=source.heaps)
+def with_heaps(lake: TableSchema, source: TableSchema, later: Iterable[HeapFile] = ()) -> TableSchema:
+    """The same schema with the partitions that the source has, and those that may have come after the look at it."""
+    known = {heap.oid for heap in source.heaps}
+    return replace(lake, heaps=(*source.heaps, *(heap for heap in later if heap.oid not in known)))
 
 
 def difference(before: TableSchema, after: TableSchema) -> str:

@@ -6,7 +6,7 @@ Frozen and plain, so that they can be written into the change log, sent to anoth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -76,13 +76,37 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Membership:
+    """A partition of the level above it. Another `since` means that it was attached again, with rows unknown."""
+
+    oid: int
+    since: int
+    """the transaction that attached it, or created it as a partition"""
+    made: bool = field(default=False, compare=False)
+    """it is known to have been created as a partition: it had no rows before"""
+
+
+@dataclass(frozen=True)
 class HeapFile:
-    """A file of rows. A new file in the place of the old one means that the rows were written anew."""
+    """A file of rows. A new file in the place of the old one means that the rows were rewritten."""
 
     oid: int
     file: int
-    fresh: bool = True
-    """whether all rows that it ever had were written while it was part of the table"""
+    levels: tuple[Membership, ...] = ()
+    """of a partition: its membership at each level, from the leaf up"""
+    empty: bool = field(default=False, compare=False)
+    """it is known to have no rows at that moment"""
+    outside: tuple[TableId, str] | None = field(default=None, compare=False)
+    """name and relkind of a partition whose changes are not in the WAL"""
+
+    def to_json(self) -> list[Any]:
+        # The third place was that of a judgement which is not kept.
+        return [self.oid, self.file, False, [[level.oid, level.since] for level in self.levels]]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> HeapFile:
+        levels = data[3] if len(data) > 3 else ()
+        return cls(data[0], data[1], tuple(Membership(*level) for level in levels))
 
 
 @dataclass(frozen=True)
@@ -147,7 +171,7 @@ class TableSchema:
             "oid": self.oid, "schema": self.id.schema, "name": self.id.name,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
-            "heaps": [[heap.oid, heap.file, heap.fresh] for heap in self.heaps], "heaps_later": self.heaps_later,
+            "heaps": [heap.to_json() for heap in self.heaps], "heaps_later": self.heaps_later,
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
             "heeds": [[id.schema, id.name] for id in self.heeds],
         }  # fmt: skip
@@ -167,7 +191,7 @@ class TableSchema:
             only=tuple(data.get("only", ())),
             entry=data.get("entry", 0),
             heeds=tuple(TableId(*id) for id in data.get("heeds", ())),
-            heaps=tuple(HeapFile(*heap) for heap in data.get("heaps", ())),
+            heaps=tuple(HeapFile.from_json(heap) for heap in data.get("heaps", ())),
         )
 
 

@@ -10,14 +10,16 @@ from wal2lake.evolution import (
     changes,
     difference,
     follow,
-    heaps_differ,
+    moved,
     numbered,
     rekeyed,
     require_fillable,
     source_of,
+    with_heaps,
+    with_leaves,
 )
 from wal2lake.pgtypes import LakeType, Masking
-from wal2lake.schema import Column, HeapFile, Identity, TableId, TableSchema
+from wal2lake.schema import Column, HeapFile, Identity, Membership, TableId, TableSchema
 
 
 def column(name: str, number: int, oid: int = 23, lake: str = "int", typmod: int = -1, **more: object) -> Column:
@@ -192,13 +194,85 @@ def test_an_older_schema_gives_a_column_its_values_by_number() -> None:
     assert source_of(column("x", 9), swapped) is None
 
 
-def test_partitions_that_came_or_went_with_rows() -> None:
-    lake = replace(LAKE, partitioned=True, heaps=(HeapFile(8, 1), HeapFile(9, 2)))
-    made = replace(lake, heaps=(*lake.heaps, HeapFile(10, 3)))
-    attached = replace(lake, heaps=(*lake.heaps, HeapFile(10, 3, fresh=False)))
-    assert heaps_differ(lake, lake) is heaps_differ(lake, made) is None
-    assert heaps_differ(lake, attached) == "a partition that has rows was attached"
-    assert heaps_differ(lake, replace(lake, heaps=lake.heaps[:1])) == "a partition was dropped or detached"
+def leaf(oid: int, *levels: Membership, file: int = 1, empty: bool = False) -> HeapFile:
+    return HeapFile(oid, file, levels or (Membership(oid, 100),), empty)
+
+
+MIDDLE = Membership(5, 90)
+PARTED = replace(LAKE, partitioned=True, heaps=(leaf(8), leaf(9), leaf(10, Membership(10, 100), MIDDLE)))
+CAME = {
+    "created as a partition": (leaf(11, Membership(11, 200, made=True)), True),
+    "attached without rows": (leaf(11, Membership(11, 200), empty=True), True),
+    "attached with rows": (leaf(11, Membership(11, 200)), False),
+    "created below a level that is known": (leaf(11, Membership(11, 200, made=True), MIDDLE), True),
+    "attached below a level that is known": (leaf(11, Membership(11, 200), MIDDLE), False),
+    "created below a level that was attached": (leaf(11, Membership(11, 200, made=True), Membership(6, 201)), False),
+    "created with its level": (leaf(11, Membership(11, 200, made=True), Membership(6, 199, made=True)), True),
+}
+
+
+@pytest.mark.parametrize("case", CAME)
+def test_a_partition_that_came_is_known_if_it_had_no_rows(case: str) -> None:
+    came, known = CAME[case]
+    found = moved(PARTED, replace(PARTED, heaps=(*PARTED.heaps, came)))
+    assert (found is None) == known
+    if found is not None:
+        assert (found.unknown, found.gone) == ((came,), ())
+        assert "attached with rows" in str(found)
+
+
+AGAIN = {
+    "attached again": leaf(8, Membership(8, 200)),
+    "created as a partition by that name": leaf(8, Membership(8, 200, made=True)),
+    "attached again without rows": leaf(8, Membership(8, 200), empty=True),
+    "rewritten": leaf(8, file=2),
+    "moved to another level": leaf(8, Membership(8, 200), MIDDLE),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_a_partition_that_was_out_or_rewritten_has_rows_that_nobody_knows(case: str) -> None:
+    found = moved(PARTED, replace(PARTED, heaps=(AGAIN[case], *PARTED.heaps[1:])))
+    assert found is not None and (found.unknown, found.gone) == ((AGAIN[case],), ())
+
+
+def test_a_level_that_was_attached_again_makes_its_partitions_unknown() -> None:
+    again = leaf(10, Membership(10, 100), Membership(5, 200))
+    found = moved(PARTED, replace(PARTED, heaps=(*PARTED.heaps[:2], again)))
+    assert found is not None and found.unknown == (again,)
+
+
+def test_a_partition_that_went_is_gone_also_if_another_came() -> None:
+    came = leaf(11, Membership(11, 200, made=True))
+    found = moved(PARTED, replace(PARTED, heaps=(*PARTED.heaps[1:], came)))
+    assert found is not None and (found.unknown, found.gone) == ((), (leaf(8),))
+    assert str(found) == "a partition was dropped or detached"
+
+
+def test_partitions_of_a_table_that_had_none_are_judged_too() -> None:
+    lake = replace(PARTED, heaps=())
+    assert moved(lake, PARTED) is not None
+    assert moved(PARTED, PARTED) is None
+    assert moved(LAKE, replace(LAKE, heaps=(HeapFile(7, 101),))) is None
+
+
+def test_a_partition_that_the_log_told_of_is_judged_by_the_next_look() -> None:
+    told = with_leaves(PARTED, [8, 11])
+    assert told.heaps == (*PARTED.heaps, HeapFile(11, 0))
+    made, attached = leaf(11, Membership(11, 200, made=True)), leaf(11, Membership(11, 200))
+    assert moved(told, replace(PARTED, heaps=(*PARTED.heaps, made))) is None
+    found = moved(told, replace(PARTED, heaps=(*PARTED.heaps, attached)))
+    assert found is not None and found.unknown == (attached,)
+    gone = moved(told, PARTED)
+    assert gone is not None and gone.gone == (HeapFile(11, 0),)
+    assert with_heaps(told, PARTED, later=told.heaps[-1:]).heaps == told.heaps
+    assert with_leaves(LAKE, [11]) is LAKE
+
+
+def test_columns_that_follow_the_log_leave_the_partitions_to_the_next_look() -> None:
+    rewritten = replace(PARTED, heaps=tuple(replace(heap, file=2) for heap in PARTED.heaps))
+    assert follow(PARTED, rewritten).heaps == PARTED.heaps
+    assert moved(follow(PARTED, rewritten), rewritten) is not None
 
 
 def test_a_difference_names_columns_and_key() -> None:
@@ -210,6 +284,8 @@ def test_a_schema_survives_being_written() -> None:
     schema = table(ID, column("x", 3, missing="5", kept=True), version=4)
     again = TableSchema.from_json(schema.to_json())
     assert (again, again.heaps, again.version) == (schema, schema.heaps, 4)
+    assert TableSchema.from_json(PARTED.to_json()).heaps == PARTED.heaps
+    assert TableSchema.from_json({**LAKE.to_json(), "heaps": [[7, 100, True]]}).heaps == LAKE.heaps
 
 
 @pytest.mark.parametrize(

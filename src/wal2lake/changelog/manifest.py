@@ -35,6 +35,8 @@ class Segment:
     """updates that moved a row to another key"""
     unchanged: int
     """updates with a column that was sent as unchanged TOAST and could not be filled in from the old row"""
+    leaves: tuple[int, ...] = ()
+    """of a partitioned table: oids of the partitions that the changes are in"""
 
     @property
     def only_inserts(self) -> bool:
@@ -145,7 +147,7 @@ def _table_from_json(data: Mapping[str, Any]) -> TableCut:
     return TableCut(
         oid=data["oid"],
         name=data["name"],
-        segments=tuple(Segment(**segment) for segment in data["segments"]),
+        segments=tuple(Segment(**{**one, "leaves": tuple(one.get("leaves", ()))}) for one in data["segments"]),
         truncations=tuple(Truncation(**{**t, "commit_lsn": Lsn.parse(t["commit_lsn"])}) for t in data["truncations"]),
         refusals=tuple(Refusal(**{**r, "commit_lsn": Lsn.parse(r["commit_lsn"])}) for r in data["refusals"]),
     )

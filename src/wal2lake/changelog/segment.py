@@ -39,6 +39,8 @@ class Rows:
     deletes: int
     key_changes: int
     unchanged: int
+    leaves: frozenset[int] = frozenset()
+    """oids of the partitions that they are in"""
 
 
 class SegmentWriter:
@@ -53,6 +55,7 @@ class SegmentWriter:
         self._path = self._directory / f"{uuid.uuid4().hex}.parquet"
         self._version = schema_version
         self.rows = self._inserts = self._updates = self._deletes = self._key_changes = self._unchanged = 0
+        self._leaves: frozenset[int] = frozenset()
         self.bytes = 0
         """what is in the file so far"""
         self._stamped = stamped
@@ -77,6 +80,7 @@ class SegmentWriter:
         self._deletes += rows.deletes
         self._key_changes += rows.key_changes
         self._unchanged += rows.unchanged
+        self._leaves |= rows.leaves
 
     def finish(self, commit: Commit | None = None) -> Segment:
         """Make it durable, its name too. The commit is that of all its rows, where it was not known before."""
@@ -93,6 +97,7 @@ class SegmentWriter:
             file=self._path.relative_to(self._log.directory).as_posix(),
             rows=self.rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
             deletes=self._deletes, key_changes=self._key_changes, unchanged=self._unchanged,
+            leaves=tuple(sorted(self._leaves)),
         )  # fmt: skip
 
     def discard(self) -> None:

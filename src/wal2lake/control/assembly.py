@@ -46,7 +46,7 @@ class Growing:
             self.writer.write(
                 Rows(
                     table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
-                    table.key_changes, table.unchanged,
+                    table.key_changes, table.unchanged, _leaves(table),
                 )
             )  # fmt: skip
 
@@ -120,3 +120,11 @@ def tables_of(cut: Cut, segments: Sequence[Growing], names: dict[int, str]) -> d
         )
         for oid in oids
     }  # fmt: skip
+
+
+def _leaves(table: DecodedTable) -> frozenset[int]:
+    """The partitions that the changes of a table are in."""
+    if not table.schema.partitioned:
+        return frozenset()
+    found = table.batch.column(table.schema.meta.relation).unique().to_pylist()
+    return frozenset(oid for oid in found if oid is not None)

@@ -9,14 +9,15 @@ A look is of no use for a table whose columns have followed the log since: it ma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import Config, GroupConfig, settings_of
 from ..errors import Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, heaps_differ, require_fillable, with_heaps
+from ..evolution import Incompatible, Unclear, follow, moved, require_fillable, with_heaps
 from ..lake.model import Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
+from ..source.catalog import outside_wal
 from .catalogue import Wanted
 from .planner import Policy, unfollowed
 from .roster import Roster
@@ -36,6 +37,8 @@ class Evolving:
         self._pending: dict[int, _Seen] = {}
         self._since: dict[int, Lsn] = {}
         """for each table whose columns came from the log or a copy: when they were seen there"""
+        self._arrived: dict[tuple[int, int], Lsn] = {}
+        """table and partition that the log told of before a look did: a position after its first changes"""
 
     def policy(self, table: TableSchema) -> Policy:
         own = settings_of(self._settings, table.id, table.heeds)
@@ -56,6 +59,9 @@ class Evolving:
         """A batch is about to bring its own columns with it."""
         if batch.schema is not None:
             self._since[oid] = max(self._since.get(oid, ZERO), batch.since)
+            for heap in batch.schema.heaps:
+                if not heap.file:
+                    self._arrived.setdefault((oid, heap.oid), batch.to_lsn)
 
     def copied(self, oid: int, lsn: Lsn) -> None:
         self._since[oid] = lsn
@@ -76,16 +82,22 @@ class Evolving:
                 del self._pending[oid]
                 if seen.before < self._since.get(oid, ZERO):
                     continue
-                target = self._target(table.applied.schema, seen.schema)
+                target = self._target(table.applied.schema, seen)
                 if target is not None:
                     yield table, target
 
-    def _target(self, lake: TableSchema, source: TableSchema) -> TableSchema | Wal2LakeError | None:
+    def _target(self, lake: TableSchema, seen: _Seen) -> TableSchema | Wal2LakeError | None:
+        source = seen.schema
         policy = self.policy(source)
+        told = [heap for heap in lake.heaps if not heap.file]
+        later = [heap for heap in told if self._arrived.get((lake.oid, heap.oid), ZERO) > seen.before]
+        if (unlogged := outside_wal(source)) is not None:
+            return unlogged
         try:
-            if (moved := heaps_differ(lake, source)) is not None:
-                raise Incompatible(moved)
-            target = with_heaps(follow(lake, source, policy.keep_dropped), source)
+            known = tuple(heap for heap in lake.heaps if heap not in later)
+            if (partitions := moved(replace(lake, heaps=known), source)) is not None:
+                raise Incompatible(str(partitions))
+            target = with_heaps(follow(lake, source, policy.keep_dropped), source, later)
             require_fillable(lake, target)
         except (Incompatible, Unclear) as error:
             return unfollowed(lake, error, policy)

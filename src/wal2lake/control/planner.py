@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from ..errors import CopyNeeded, SchemaChanged, SchemaUnclear, Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, numbered, rekeyed, require_fillable
+from ..evolution import Incompatible, Unclear, follow, numbered, rekeyed, require_fillable, with_leaves
 from ..lake.model import Applied, Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -80,6 +80,8 @@ class _Gathered:
     """where it ends within the manifest after the last"""
     since: Lsn = ZERO
     """a commit at which the source had that schema"""
+    leaves: set[int] = field(default_factory=set)
+    """partitions that the changes are in"""
 
 
 def plan(
@@ -162,6 +164,7 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
     gathered.segments += [(log.path(segment), segment) for segment in taken]
     gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
     gathered.bytes += sum(segment.bytes for segment in taken)
+    gathered.leaves.update(leaf for segment in taken for leaf in segment.leaves)
 
 
 def _in_order(segments: Sequence[Segment], log: LogView) -> Sequence[Segment]:
@@ -182,7 +185,7 @@ def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
 def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
     if gathered.last is None and gathered.ends is None:
         return None
-    schema = replace(gathered.schema, version=max((gathered.followed, *gathered.written)))
+    schema = replace(with_leaves(gathered.schema, gathered.leaves), version=max((gathered.followed, *gathered.written)))
     position = gathered.ends if gathered.ends is not None else gathered.last.to_lsn if gathered.last else applied.lsn
     return Batch(
         to_lsn=max(position, applied.lsn),
@@ -190,7 +193,7 @@ def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
         segments=tuple(gathered.segments),
         truncations=tuple(gathered.truncations),
         skip_before=applied.lsn if gathered.straddles else None,
-        schema=None if schema == applied.schema else schema,
+        schema=None if schema == applied.schema and schema.heaps == applied.schema.heaps else schema,
         written=gathered.written,
         since=gathered.since,
     )

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, SourceError, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, LakeInconsistent, SourceError, Wal2LakeError, advise
+from ..evolution import moved
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -364,7 +365,18 @@ class GroupScheduler:
     def _apply(self, applied: Applied, batch: Batch) -> Applied:
         if not batch.segments and not batch.truncations:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
-        return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
+        try:
+            return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
+        except LakeInconsistent as error:
+            self._look_at_partitions(applied)
+            raise error from error.__cause__
+
+    def _look_at_partitions(self, applied: Applied) -> None:
+        """Changes refer to rows that the lake table lacks: they may have come with a partition. Raises CopyNeeded."""
+        if applied.schema.partitioned:
+            for schema in self._source.describe([applied.schema.oid]):
+                if (partitions := moved(applied.schema, schema)) is not None:
+                    raise CopyNeeded(table=str(applied.schema.id), cause=str(partitions))
 
     def _start_evolving(self) -> None:
         """Let tables follow changes of their columns that no row has told of."""

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CommitFailed, CommitUnknown, CopyFailed, LakeError, LakeUnwritable, SparkUnavailable, Wal2LakeError
+from ..errors import (
+    CommitFailed,
+    CommitUnknown,
+    CopyFailed,
+    LakeError,
+    LakeInconsistent,
+    LakeUnwritable,
+    SparkUnavailable,
+    Wal2LakeError,
+)
 from ..schema import TableId
 
 _ICEBERG = "org.apache.iceberg.exceptions."
@@ -80,11 +89,7 @@ def lake_failure(  # noqa: PLR0911 - a table of cases
     if _has(links, _ICEBERG + "CommitStateUnknownException"):
         return CommitUnknown(table=str(table), cause="the catalog did not answer")
     if any(link.inconsistent for link in links):
-        return LakeError(
-            operation=operation,
-            cause=f"the lake table of {table} lacks rows that the changes refer to; something else has written to it",
-            remedy=f"copy it anew with: wal2lake tables resync '{table}'",
-        )
+        return LakeInconsistent(operation=operation, table=str(table))
     if _has(links, _ICEBERG + "CommitFailedException", _ICEBERG + "ValidationException"):
         return CommitFailed(table=str(table), cause="another writer changed the table at the same time")
     if any(link.full for link in links):

@@ -15,7 +15,7 @@ from typing import Any
 from psycopg import sql
 
 from ..config import SourceConfig, TableConfig, settings_of
-from ..errors import ConfigError, ValueRefused
+from ..errors import ConfigError, PartitionForeign, PartitionUnlogged, SourceBusy, TableError, ValueRefused
 from ..pgtypes import (
     STRING,
     Kind,
@@ -32,9 +32,10 @@ from ..pgtypes import (
     unfit_sql,
     wire,
 )
-from ..schema import Column, HeapFile, Identity, TableId, TableSchema
+from ..schema import Column, HeapFile, Identity, Membership, TableId, TableSchema
 from . import selection
 from .connect import Connection, explained, jdbc, query
+from .locking import wait_briefly
 from .model import CopySource, Heap, filtered
 from .selection import Named, Selection
 
@@ -99,8 +100,14 @@ class Leaf:
     oid: int
     id: TableId
     relkind: str
+    persistence: str
     file: int
-    fresh: bool
+    levels: tuple[Membership, ...]
+
+    @property
+    def logged(self) -> bool:
+        """Whether its changes are in the WAL."""
+        return self.relkind == "r" and self.persistence == "p"
 
 
 def quoted(name: TableId) -> str:
@@ -145,9 +152,24 @@ def leaves(conn: Connection, oids: Collection[int]) -> dict[int, list[Leaf]]:
     """The leaves of each table; a table that is not partitioned is its own."""
     found: dict[int, list[Leaf]] = {oid: [] for oid in oids}
     with explained("reading", "the partitions"):
-        for root, oid, schema, name, *facts in conn.execute(query("leaves"), {"oids": list(oids)}):
-            found[root].append(Leaf(oid, TableId(schema, name), *facts))
+        rows = conn.execute(query("leaves"), {"oids": list(oids)})
+        for root, oid, schema, name, kind, persistence, file, *levels in rows:
+            membership = tuple(Membership(*level) for level in zip(*levels, strict=True))
+            found[root].append(Leaf(oid, TableId(schema, name), kind, persistence, file, membership))
     return found
+
+
+def _empty(conn: Connection, partitions: Iterable[Leaf]) -> frozenset[int]:
+    """Those that have no rows, of partitions that were attached, or may have been; others are not asked."""
+    asked = [leaf.oid for leaf in partitions if leaf.logged and not all(level.made for level in leaf.levels)]
+    if not asked:
+        return frozenset()
+    try:
+        with explained("measuring", "partitions"), conn.transaction():
+            wait_briefly(conn)
+            return frozenset(oid for (oid,) in conn.execute(query("empty_heaps"), {"oids": asked}))
+    except SourceBusy:
+        return frozenset()
 
 
 def partition_predicate(conn: Connection, leaf: int) -> str | None:
@@ -167,6 +189,7 @@ def describe(
         parts_of = {oid: of_root[oid] for oid, table in found.items() if table.partitioned}
         below = _tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
         known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
+        empty = _empty(conn, (leaf for group in parts_of.values() for leaf in group))
     wanted = overrides_by_table(overrides or {})
     publication = selection.named(conn, overrides)
     schemas = {}
@@ -175,9 +198,23 @@ def describe(
         settings = settings_of(wanted, table.id, table.above)
         chosen = _chosen(table, parts, settings, conn.info.server_version, publication)
         schema = _schema(table, parts, known, settings, chosen, conn.info.server_version)
-        heaps = tuple(HeapFile(leaf.oid, leaf.file, leaf.fresh) for leaf in of_root[oid])
-        schemas[oid] = replace(schema, heaps=heaps)
+        schemas[oid] = replace(schema, heaps=tuple(_heap(leaf, empty) for leaf in of_root[oid]))
     return schemas
+
+
+def _heap(leaf: Leaf, empty: Collection[int]) -> HeapFile:
+    outside = (leaf.id, leaf.relkind) if leaf.levels and not leaf.logged else None
+    return HeapFile(leaf.oid, leaf.file, leaf.levels, leaf.oid in empty, outside)
+
+
+def outside_wal(schema: TableSchema) -> TableError | None:
+    """The error of a table that has a partition whose changes nobody can follow; None if all are in the WAL."""
+    for heap in schema.heaps:
+        if heap.outside is not None:
+            name, kind = heap.outside
+            error = PartitionForeign if kind == "f" else PartitionUnlogged
+            return error(table=str(schema.id), partition=str(name), sql_name=quoted(name))
+    return None
 
 
 def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[str, TableConfig]:
@@ -306,7 +343,7 @@ def _refuse_unknown(table: CatalogTable, settings: TableConfig) -> None:
 
 def copy_source(conn: Connection, source: SourceConfig, schema: TableSchema) -> CopySource:
     """All that the first copy needs. ONLY stands in each heap's name: inheriting tables are tables of their own."""
-    parts = [leaf.oid for leaf in leaves(conn, [schema.oid])[schema.oid]]
+    parts = [heap.oid for heap in schema.heaps]
     with explained("measuring", str(schema.id)):
         rows = conn.execute(query("heaps"), {"oids": parts}).fetchall()
     heaps = tuple(

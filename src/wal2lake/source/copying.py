@@ -34,13 +34,16 @@ def held_still(
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         _lock(holder, now, schema)
-        then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))
         selection.require_tables(matching.relations(now), overrides)
         described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
+        # Compared last: the lock does not keep anybody from attaching a partition, which must not be in `described`.
+        then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))
         if then != today or described is None:
             raise CopyFailed(
                 table=str(schema.id), cause="it, or what is published of it, was altered while its copy began"
             )
+        if (refused := catalog.outside_wal(described)) is not None:
+            raise refused
         yield described
 
 

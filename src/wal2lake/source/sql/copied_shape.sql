@@ -1,15 +1,16 @@
--- What a copy relies on, of a table and the partitions below it: their files and columns. A file that was replaced after
--- a snapshot was taken shows no rows to it, so that a copy at the snapshot would be wrong.
+-- What a copy relies on, of a table and the partitions below it: their files, columns and membership. A file that was
+-- replaced after a snapshot was taken shows no rows to it, and what a partition went through while it was detached is in
+-- no stream, so that a copy at the snapshot would be wrong.
 WITH RECURSIVE tree AS (
-    SELECT c.oid, c.relkind FROM pg_class c WHERE c.oid = %(oid)s::oid
+    SELECT c.oid, c.relkind, NULL::int8 AS since FROM pg_class c WHERE c.oid = %(oid)s::oid
     UNION ALL
-    SELECT c.oid, c.relkind
+    SELECT c.oid, c.relkind, i.xmin::text::int8
     FROM tree t
     JOIN pg_inherits i ON i.inhparent = t.oid
     JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE t.relkind = 'p' AND c.relispartition
+    WHERE t.relkind = 'p' AND c.relispartition AND NOT i.inhdetachpending
 )
-SELECT c.oid::int8, c.relfilenode::int8, a.attnum::int, a.attname::text, a.atttypid::int8, a.atttypmod, a.attisdropped
+SELECT c.oid::int8, t.since, c.relfilenode::int8, a.attnum::int, a.attname::text, a.atttypid::int8, a.atttypmod, a.attisdropped
 FROM tree t
 JOIN pg_class c ON c.oid = t.oid
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
