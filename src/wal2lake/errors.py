@@ -12,7 +12,7 @@
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── TableRecreated
     │   ├── UpdatesRefused       ├── UpdatesSeen    ├── PartitionUnlogged
-    │   └── PartitionForeign
+    │   ├── PartitionForeign     └── KeyMisleading
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
@@ -197,6 +197,13 @@ class UpdatesSeen(TableError):
         "copy it as it is now: wal2lake tables resync '{table}'; if that will happen again, remove append_only and "
         "give it a replica identity: {fix}"
     )
+
+
+class KeyMisleading(TableError):
+    """{table}: partitions {partitions} identify rows by a key that the whole table has not, so one row could be taken
+    for another"""
+
+    remedy_text = "{fix}"
 
 
 class CopyFailed(TableError):

@@ -68,10 +68,13 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
         columns.append(replace(column, name=name, nullable=True, kept=True))
     # Who is a partition, and with which rows, is judged by looks at the catalog alone: see `membership`.
     heaps = lake.heaps if source.heaps_later or lake.partitioned else _files(lake.heaps, source.heaps)
-    return TableSchema(
+    following = TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
         version=lake.version, where=source.where, only=source.only, entry=source.entry, heeds=source.heeds,
+        key_index=source.key_index, catalog_key=source.catalog_key,
     )  # fmt: skip
+    _require_same_key(lake, following)
+    return following
 
 
 def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:
@@ -101,8 +104,29 @@ def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
 
 
 def rekeyed(before: TableSchema, after: TableSchema) -> bool:
-    """Whether rows are told apart by other columns than before."""
-    return _key_numbers(before) != _key_numbers(after)
+    """Whether rows are told apart by other columns than before, or by another key over the same columns."""
+    return _key_numbers(before) != _key_numbers(after) or before.key_index != after.key_index
+
+
+def keyed_as(lake: TableSchema, written: TableSchema) -> TableSchema:
+    """A lake table's schema with the key that rows were written with. Raises Incompatible if it has not its columns."""
+    names: dict[int | str, str] = {column.name: column.name for column in lake.source_columns}
+    names |= {column.attnum: column.name for column in lake.source_columns if column.attnum}
+    wanted = [column.attnum or column.name for column in written.key_columns]
+    if not all(column in names for column in wanted):
+        raise Incompatible("a column of its key was dropped")
+    key = tuple(names[column] for column in wanted)
+    following = replace(lake, key=key, identity=written.identity, key_index=written.key_index)
+    if not rekeyed(lake, following):
+        return lake
+    _require_same_key(lake, following)
+    return following
+
+
+def _require_same_key(lake: TableSchema, following: TableSchema) -> None:
+    """Leaves are described one by one: no commit is known from which on the rows of all have another key."""
+    if following.partitioned and rekeyed(lake, following):
+        raise Incompatible("its rows are told apart by another key")
 
 
 def require_fillable(lake: TableSchema, target: TableSchema) -> None:

@@ -113,8 +113,9 @@ class HeapFile:
 class TableSchema:
     """A mirrored table at one moment. For a partitioned table it is the root; its leaves are mapped to it.
 
-    `key` names the columns that tell rows apart: the primary key, or the replica identity's index. It is empty where
-    there is none; then `identity` FULL matches whole rows, and anything else takes inserts only.
+    `key` names the columns that tell rows apart, in the lake as in the source: those that PostgreSQL identifies old
+    rows by. It is empty where there are none; then `identity` FULL matches whole rows, and anything else takes inserts
+    only. Under FULL no change says which key was valid when it was written, so a plain table has none.
     """
 
     oid: int
@@ -137,6 +138,10 @@ class TableSchema:
     """oid of what makes a named publication hold it; another one means that it was out of it for a while"""
     heeds: tuple[TableId, ...] = ()
     """tables whose settings are its own, too: those that it is a partition of, where it is mirrored by itself"""
+    key_index: int = 0
+    """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: the changes prove it"""
+    catalog_key: tuple[str, ...] = field(default=(), compare=False)
+    """the primary key at some time: finds rows sooner and names them to people, but never tells them apart"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -158,6 +163,11 @@ class TableSchema:
         return tuple(self.column(name) for name in self.key)
 
     @property
+    def naming_columns(self) -> tuple[Column, ...]:
+        """Those whose values name a row to people."""
+        return self.key_columns or tuple(column for column in self.columns if column.name in self.catalog_key)
+
+    @property
     def masked(self) -> bool:
         return any(column.mask for column in self.columns)
 
@@ -174,6 +184,7 @@ class TableSchema:
             "heaps": [heap.to_json() for heap in self.heaps], "heaps_later": self.heaps_later,
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
             "heeds": [[id.schema, id.name] for id in self.heeds],
+            "key_index": self.key_index, "catalog_key": list(self.catalog_key),
         }  # fmt: skip
 
     @classmethod
@@ -192,6 +203,8 @@ class TableSchema:
             entry=data.get("entry", 0),
             heeds=tuple(TableId(*id) for id in data.get("heeds", ())),
             heaps=tuple(HeapFile.from_json(heap) for heap in data.get("heaps", ())),
+            key_index=data.get("key_index", 0),
+            catalog_key=tuple(data.get("catalog_key", ())),
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 from servers import Database
 from wal2lake.config import SourceConfig, TableConfig
 from wal2lake.errors import ConfigError
-from wal2lake.schema import Identity, TableSchema
+from wal2lake.schema import Identity, TableId, TableSchema
 from wal2lake.source import Connection, catalog, connect, matching, slot
 
 
@@ -43,7 +43,7 @@ def test_a_key_is_found_by_name_behind_dropped_columns_and_in_its_own_order(
     ("identity", "key", "expected"),
     [
         ("DEFAULT", ("id",), Identity.DEFAULT),
-        ("FULL", ("id",), Identity.FULL),
+        ("FULL", (), Identity.FULL),
         ("NOTHING", (), Identity.NOTHING),
         ("USING INDEX other", ("u", "w"), Identity.INDEX),
     ],
@@ -56,6 +56,29 @@ def test_the_replica_identity_decides_the_key(
     database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
     schema = described(conn, database, "t")
     assert (schema.key, schema.identity) == (key, expected)
+
+
+def test_a_deferrable_key_is_none(conn: Connection, database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)")
+    schema = described(conn, database, "t")
+    assert (schema.key, schema.catalog_key, schema.insert_only) == ((), (), True)
+
+
+def test_a_partitioned_table_without_a_key_has_that_of_its_leaves_if_it_has_the_partition_columns(
+    conn: Connection, database: Database
+) -> None:
+    database.execute("CREATE TABLE t (a int NOT NULL, b int NOT NULL, id int NOT NULL) PARTITION BY LIST (a)")
+    database.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1) PARTITION BY RANGE (b)")
+    database.execute("CREATE TABLE t1a PARTITION OF t1 (PRIMARY KEY (id, b)) FOR VALUES FROM (0) TO (10)")
+    assert described(conn, database, "t").key == ()
+    assert catalog.misleading_leaves(conn, [oid(database, "t")]) == {oid(database, "t"): [TableId("public", "t1a")]}
+    database.execute("ALTER TABLE t1a DROP CONSTRAINT t1a_pkey, ADD PRIMARY KEY (id, b, a)")
+    assert described(conn, database, "t").key == ("id", "b", "a")
+    assert catalog.misleading_leaves(conn, [oid(database, "t")]) == {}
+    database.execute("CREATE TABLE e (a int PRIMARY KEY) PARTITION BY HASH (a)")
+    database.execute("CREATE TABLE f (a int NOT NULL) PARTITION BY LIST ((a % 2))")
+    database.execute("CREATE TABLE f1 PARTITION OF f (PRIMARY KEY (a)) FOR VALUES IN (1)")
+    assert (described(conn, database, "e").key, described(conn, database, "f").key) == (("a",), ())
 
 
 def test_a_table_without_a_key_has_none(conn: Connection, database: Database) -> None:

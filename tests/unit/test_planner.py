@@ -15,8 +15,11 @@ ID, N = Column("id", 23, -1, "integer", INT, attnum=1), Column("n", 23, -1, "int
 OLD = TableSchema(7, TableId("public", "t"), (ID,), ("id",), Identity.DEFAULT)
 NEW = replace(OLD, columns=(ID, N))
 REKEYED = replace(NEW, key=("n",))
+WHOLE = replace(OLD, key=(), identity=Identity.FULL)
 RETYPED = replace(NEW, columns=(ID, replace(N, type_oid=25, lake=STRING)))
-SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD}
+PARTED = replace(OLD, partitioned=True, key_index=70)
+REMADE = replace(PARTED, key_index=71)
+SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD, 6: WHOLE, 7: PARTED, 8: REMADE}
 
 
 def segment(name: str, schema: int = 1, size: int = 10) -> Segment:
@@ -184,3 +187,28 @@ def test_a_truncation_that_the_copy_is_past_is_left_out() -> None:
     result = planned(250, 1, manifest(2, truncations=(Truncation(Lsn(249), 0), Truncation(Lsn(250), 0))))
     assert result.batch is not None
     assert [t.commit_lsn for t in result.batch.truncations] == [Lsn(250)]
+
+
+def test_rows_that_were_sent_whole_are_matched_whole_though_the_catalog_has_shown_a_key_since() -> None:
+    # The lake table was given the key by a look at the catalog; its columns had followed this version before.
+    result = planned(200, 1, manifest(2, segment("after", 6)), schema=replace(OLD, version=6))
+    assert result.batch is not None
+    assert result.batch.schema is not None
+    assert (result.batch.schema.key, result.batch.schema.identity) == ((), Identity.FULL)
+
+
+def test_rows_with_a_key_after_rows_without_one_begin_a_batch() -> None:
+    result = planned(100, 1, manifest(2, segment("before", 6), segment("mixed", 5)), schema=replace(WHOLE, version=4))
+    assert isinstance(result.obstacle, CopyNeeded)  # both in one commit
+    result = planned(100, 1, manifest(2, segment("before", 6), segment("after", 5)), schema=replace(WHOLE, version=4))
+    assert files(result) == ["before"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.obstacle) == (Lsn(450), None)
+
+
+def test_another_key_over_the_same_columns_of_a_partitioned_table_needs_a_copy() -> None:
+    result = planned(200, 1, manifest(2, segment("after", 7)), schema=PARTED)
+    assert files(result) == ["after"]
+    result = planned(200, 1, manifest(2, segment("after", 8)), schema=PARTED)
+    assert isinstance(result.obstacle, CopyNeeded)
+    assert result.batch is None

@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from ..errors import CopyNeeded, SchemaChanged, SchemaUnclear, Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, numbered, rekeyed, require_fillable, with_leaves
+from ..evolution import Incompatible, Unclear, follow, keyed_as, numbered, rekeyed, require_fillable, with_leaves
 from ..lake.model import Applied, Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -148,16 +148,17 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
     taken: list[Segment] = []
     for segment in _in_order(cut.segments, log):
         own = log.schema(cut.oid, segment.schema)
-        # Columns that the lake table was given before its changes could be applied are not taken back.
-        if own != schema and segment.schema > gathered.followed:
-            following = follow(schema, own, policy.keep_dropped)
-            if rekeyed(schema, following) and (gathered.segments or taken):
-                ends = _boundary(taken, segment, log)
-                break
+        # Columns that the lake table was given before its changes could be applied are not taken back; a key is: it
+        # tells the rows of these very changes apart.
+        followed = segment.schema <= gathered.followed
+        following = keyed_as(schema, own) if followed else follow(schema, own, policy.keep_dropped)
+        if rekeyed(schema, following) and (gathered.segments or taken):
+            ends = _boundary(taken, segment, log)
+            break
+        if not followed:
             own = numbered(own, following)
-            if following != schema:
-                since = log.commits(segment)[0]
-                schema = following
+            since = since if following == schema else log.commits(segment)[0]
+        schema = following
         gathered.written[segment.schema] = own
         taken.append(segment)
     gathered.schema, gathered.since, gathered.ends = schema, since, ends

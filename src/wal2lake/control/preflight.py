@@ -21,9 +21,9 @@ from pathlib import Path
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig, GroupTables, settings_of
-from ..errors import ConfigError, ConnectionFailed, SourceRefused, Wal2LakeError
+from ..errors import ConfigError, ConnectionFailed, KeyMisleading, SourceRefused, Wal2LakeError
 from ..schema import TableSchema
-from ..source import catalog, matching, publication, selection, slot
+from ..source import catalog, copying, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
 from ..source.facts import heap_facts, over_unix_socket, own_objects, quoted, refused_heaps
 from .judgement import (
@@ -233,6 +233,10 @@ def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: l
     for schema in schemas:
         if settings_of(config.tables, schema.id, schema.heeds).append_only:
             continue
+        try:
+            copying.require_telling(conn, schema)
+        except KeyMisleading as error:
+            yield Finding(str(schema.id), Level.BLOCKS, f"can't be mirrored: {error}", error.remedy, sql=True)
         yield from judge_columns(schema, ours=group.publication is None)
         if schema.where is not None and group.publication is None:
             try:

@@ -59,10 +59,13 @@ class Resolver:
         leaf = relation.oid if root != relation.oid else None
         if current is None or not _agrees(current, relation):
             if agreed:
-                raise SourceError(operation="reading the catalog", cause="it has another table than the transaction")
+                raise _not_agreed()
             log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
             schema = self._from_message(conn, relation, root, current, table)
         else:
+            if agreed and current.key_index and relation.identity is Identity.FULL:
+                # Such a message does not tell whether the transaction itself has dropped the key.
+                raise _not_agreed()
             schema = current if current.partitioned else _with_identity(current, relation)
         last = self._log.schemas.last(root)
         lost = selection.lost_masks(self._by_name(), last, schema)
@@ -174,15 +177,23 @@ class Resolver:
         )
         if known:
             schema = replace(schema, where=known[0].where, only=known[0].only, entry=known[0].entry)
-        return replace(schema, key=_message_key(relation, known))
+            schema = replace(schema, catalog_key=known[0].catalog_key)
+        if partitioned:
+            return _with_root_key(schema, known)
+        return _with_identity(schema, relation, known)
+
+
+def _not_agreed() -> SourceError:
+    return SourceError(operation="reading the catalog", cause="it has another table than the transaction")
 
 
 def withheld(schema: TableSchema) -> TableSchema:
     """The same table with nothing of its values: hashes tell the rows apart, all else is NULL."""
+    kept = {column.name for column in schema.naming_columns}
     columns = tuple(
         column
         if column.mask
-        else catalog.masked_column(replace(column, mask=Masking.SHA256 if column.name in schema.key else Masking.NULL))
+        else catalog.masked_column(replace(column, mask=Masking.SHA256 if column.name in kept else Masking.NULL))
         for column in schema.columns
     )
     return replace(schema, columns=columns)
@@ -229,22 +240,29 @@ def _agrees(schema: TableSchema, relation: Relation) -> bool:
     return sorted(ours) == sorted(sent) if schema.partitioned else ours == sent
 
 
-def _with_identity(schema: TableSchema, relation: Relation) -> TableSchema:
-    """The catalog's schema with the key and the identity that the rows were written with."""
-    if relation.identity is Identity.FULL:
-        return replace(schema, identity=Identity.FULL)
-    flagged = tuple(column.name for column in relation.columns if column.key)
-    key = schema.key if set(flagged) == set(schema.key) else flagged
+def _with_identity(schema: TableSchema, relation: Relation, known: Sequence[TableSchema] = ()) -> TableSchema:
+    """The schema of a plain table with the key and the identity that the rows were written with, never today's."""
+    # Under FULL every column is flagged, whatever key there was, if any.
+    full = relation.identity is Identity.FULL
+    flagged = () if full else tuple(column.name for column in relation.columns if column.key)
+    key = next((one.key for one in (schema, *known) if set(one.key) == set(flagged)), flagged)
     return replace(schema, identity=relation.identity, key=key)
 
 
-def _message_key(relation: Relation, known: list[TableSchema]) -> tuple[str, ...]:
-    names = {column.name for column in relation.columns}
-    if relation.identity is Identity.FULL:
-        # Every column is flagged then; the key is the one that was known before, if it is still there.
-        return next((schema.key for schema in known if set(schema.key) <= names), ())
-    flagged = tuple(column.name for column in relation.columns if column.key)
-    return next((schema.key for schema in known if set(schema.key) == set(flagged)), flagged)
+def _with_root_key(schema: TableSchema, known: Sequence[TableSchema]) -> TableSchema:
+    """The schema of a partitioned table, as a leaf's message has it, with the root's key under the names of then.
+
+    Whether the leaf's rows can be told apart by it is judged by the decoder, message by message.
+    """
+    if not known:
+        return schema
+    numbers = [column.attnum or column.name for column in known[0].key_columns]
+    names = {column.attnum or column.name: column.name for column in schema.columns}
+    key = tuple(names[number] for number in numbers if number in names)
+    whole = len(key) == len(numbers)
+    return replace(
+        schema, identity=known[0].identity, key=key if whole else (), key_index=known[0].key_index if whole else 0
+    )
 
 
 def _remembered(known: list[TableSchema], sent: RelationColumn, number: int) -> Column | None:

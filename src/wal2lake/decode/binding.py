@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..schema import Column, Identity, TableSchema
@@ -19,6 +20,8 @@ class Binding:
     order: tuple[int, ...]
     mismatch: str | None
     """how relation and table disagree; then no row can be read"""
+    misleading: str | None
+    """why its rows can't be told apart by the table's key; then only a copy has them"""
     traceable: bool
     """whether its updates and deletes say which row they mean"""
     readers: tuple[Reader, ...] | None = None
@@ -40,8 +43,11 @@ class Binding:
 
     @property
     def key_readers(self) -> tuple[Reader | None, ...]:
+        return self.readers_of(self.schema.key_columns)
+
+    def readers_of(self, columns: Sequence[Column]) -> tuple[Reader | None, ...]:
         names = self.schema.names
-        return tuple(self.readers[names.index(name)] if self.readers else None for name in self.schema.key)
+        return tuple(self.readers[names.index(column.name)] if self.readers else None for column in columns)
 
 
 class Described:
@@ -66,7 +72,8 @@ def _bind(relation: Relation, target: Target, binary: bool) -> Binding:
     mismatch = _mismatch(relation, target.schema)
     order = () if mismatch else tuple(places[name] for name in target.schema.names)
     readers = tuple(map(_reader, _sent(relation, target.schema))) if binary and not mismatch else None
-    return Binding(relation, target, order, mismatch, _traceable(relation, target.schema), readers)
+    misleading = _misleading(relation, target.schema) if target.schema.partitioned else None
+    return Binding(relation, target, order, mismatch, misleading, _traceable(relation, target.schema), readers)
 
 
 def _sent(relation: Relation, schema: TableSchema) -> list[Column]:
@@ -83,10 +90,24 @@ def _reader(column: Column) -> Reader:
 
 
 def _traceable(relation: Relation, schema: TableSchema) -> bool:
-    if schema.insert_only:
-        return False
-    sent = {column.name for column in relation.columns if column.key}
-    return relation.identity is Identity.FULL or (bool(schema.key) and sent.issuperset(schema.key))
+    if relation.identity is Identity.FULL:
+        return True
+    return not schema.insert_only and _flagged(relation).issuperset(schema.key)
+
+
+def _flagged(relation: Relation) -> set[str]:
+    return {column.name for column in relation.columns if column.key}
+
+
+def _misleading(relation: Relation, schema: TableSchema) -> str | None:
+    """Why the key of a partitioned table is not known to have been unique when a leaf's rows were written."""
+    flagged, key = _flagged(relation), set(schema.key)
+    if schema.key_index:
+        # The root's own key holds for every leaf; one without an identity takes inserts only.
+        known = not flagged or flagged >= key
+    else:
+        known = not key or (relation.identity is not Identity.FULL and flagged == key)
+    return None if known else f"rows of partition {relation.namespace}.{relation.name} were told apart by another key"
 
 
 def _mismatch(relation: Relation, schema: TableSchema) -> str | None:
@@ -99,8 +120,7 @@ def _mismatch(relation: Relation, schema: TableSchema) -> str | None:
     for name, column in known.items():
         if sent[name].type_oid != column.type_oid:
             return f"column {name} has another type"
-    # A partition may be without any identity of its own: then it can take inserts.
     unsent = [name for name in schema.key if not sent[name].key]
-    if unsent and any(column.key for column in relation.columns):
+    if unsent and not schema.partitioned and _flagged(relation):
         return f"key column {unsent[0]} is not part of the replica identity"
     return None

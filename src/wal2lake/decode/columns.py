@@ -83,12 +83,13 @@ def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, l
     cells = [_chosen(tuples, output, place) for place in binding.order]
     names = binding.schema.names
     key_cells = [cells[names.index(name)] for name in binding.schema.key]
+    naming_cells = [cells[names.index(column.name)] for column in binding.schema.naming_columns]
     arrays: list[pa.Array] = []
     readers = binding.readers or (None,) * len(names)
     for column, cell, reader in zip(binding.schema.columns, cells, readers, strict=True):
         converted = _convert(cell.slices(raw), column, reader)
         arrays.append(converted.array)
-        refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding, key_cells))
+        refusals += _refused_value(converted, column, output.rows, _Keys(raw, binding, naming_cells))
     moved = _moved(raw, tuples, output, binding, key_cells)
     unchanged = _unchanged(binding.schema, cells, len(output.rows))
     refusals += _refused_inserts(output.rows, unchanged, binding.schema)
@@ -245,11 +246,12 @@ class _Keys:
     cells: list[Cells]
 
     def words(self, row: int) -> str:
-        schema = self.binding.schema
-        if not schema.key:
+        columns = self.binding.schema.naming_columns
+        if not columns:
             return "no key"
-        shown = map(self._shown, [row] * len(self.cells), schema.key_columns, self.cells, self.binding.key_readers)
-        return ", ".join(f"{name}={text}" for name, text in zip(schema.key, shown, strict=True))
+        readers = self.binding.readers_of(columns)
+        shown = map(self._shown, [row] * len(self.cells), columns, self.cells, readers)
+        return ", ".join(f"{column.name}={text}" for column, text in zip(columns, shown, strict=True))
 
     def _shown(self, row: int, column: Column, cell: Cells, reader: Reader | None) -> object:
         value = cell.take(np.array([row])).slices(self.raw)
@@ -288,6 +290,12 @@ def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterato
         return
     if refused.any():
         row = int(refused.argmax())
-        sql_name = ".".join('"' + part.replace('"', '""') + '"' for part in (schema.id.schema, schema.id.name))
+        leaf = (binding.relation.namespace, binding.relation.name)
+        if schema.partitioned and any(column.key for column in binding.relation.columns):
+            # It had an identity, so the table as it is now says what to do.
+            cause = f"old rows of partition {'.'.join(leaf)} were not sent whole, and the table has no key"
+            yield rows.refusal(row, "CopyNeeded", table=str(schema.id), cause=cause)
+            return
+        sql_name = ".".join('"' + part.replace('"', '""') + '"' for part in leaf)
         operation = "UPDATE" if rows.op[row] == UPDATE else "DELETE"
         yield rows.refusal(row, "OperationRefused", table=str(schema.id), operation=operation, sql_name=sql_name)

@@ -91,6 +91,9 @@ def _decode_piece(part: Part, numbers: Positions, binding: Binding, refusals: Re
     if binding.mismatch is not None:
         refusals.note(rows.refusal(0, "SchemaChanged", table=name, cause=binding.mismatch))
         return None
+    if binding.misleading is not None:
+        refusals.note(rows.refusal(0, "CopyNeeded", table=name, cause=binding.misleading))
+        return None
     try:
         table, refused = decode_rows(part.raw, rows, binding)
     except MemoryError:

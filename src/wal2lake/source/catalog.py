@@ -33,7 +33,7 @@ from ..pgtypes import (
     wire,
 )
 from ..schema import Column, HeapFile, Identity, Membership, TableId, TableSchema
-from . import selection
+from . import identity, selection
 from .connect import Connection, explained, jdbc, query
 from .locking import wait_briefly
 from .model import CopySource, Heap, filtered
@@ -71,12 +71,17 @@ class CatalogTable:
     relkind: str
     identity: Identity
     primary_key: tuple[str, ...]
+    """empty where it is deferrable or not valid yet"""
     identity_key: tuple[str, ...]
     root: int
     attributes: int
     """the highest number that a column of it has, or had"""
     above: tuple[TableId, ...]
     """the tables that it is a partition of, the nearest first"""
+    key_index: int
+    """oid of the primary key's index; 0: there is none"""
+    partition_columns: tuple[str | None, ...]
+    """what decides which partition a row is in, at every level above; None: an expression"""
     columns: tuple[CatalogColumn, ...]
 
     @property
@@ -85,14 +90,14 @@ class CatalogTable:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells rows apart in this very table: the replica identity's index, or the primary key."""
+        """The columns of the index that PostgreSQL identifies its old rows by; empty if it sends them whole or not."""
         match self.identity:
             case Identity.INDEX:
                 return self.identity_key
-            case Identity.NOTHING:
-                return ()
-            case _:
+            case Identity.DEFAULT:
                 return self.primary_key
+            case _:
+                return ()
 
 
 @dataclass(frozen=True)
@@ -136,9 +141,9 @@ def _tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
     return {
         oid: CatalogTable(
             oid, TableId(schema, name), relkind, Identity(identity), tuple(primary), tuple(by_index), root,
-            attributes, tuple(TableId(*id) for id in above), tuple(columns[oid]),
+            attributes, tuple(TableId(*id) for id in above), index, tuple(decisive), tuple(columns[oid]),
         )
-        for oid, schema, name, relkind, identity, primary, by_index, root, attributes, above in rows
+        for oid, schema, name, relkind, identity, primary, by_index, root, attributes, above, index, decisive in rows
     }  # fmt: skip
 
 
@@ -170,6 +175,19 @@ def _empty(conn: Connection, partitions: Iterable[Leaf]) -> frozenset[int]:
             return frozenset(oid for (oid,) in conn.execute(query("empty_heaps"), {"oids": asked}))
     except SourceBusy:
         return frozenset()
+
+
+def misleading_leaves(conn: Connection, oids: Collection[int]) -> dict[int, list[TableId]]:
+    """Of partitioned tables without a key: leaves that send a key of their own, which the whole table has not."""
+    with _one_moment(conn):
+        roots = {oid: table for oid, table in _tables(conn, oids).items() if table.partitioned}
+        below = leaves(conn, list(roots)) if roots else {}
+        parts = _tables(conn, [leaf.oid for some in below.values() for leaf in some]) if roots else {}
+    return {
+        oid: [leaf.id for leaf in found]
+        for oid, root in roots.items()
+        if (found := identity.misleading(root, [parts[leaf.oid] for leaf in below[oid] if leaf.oid in parts]))
+    }
 
 
 def partition_predicate(conn: Connection, leaf: int) -> str | None:
@@ -236,7 +254,7 @@ def _chosen(
 ) -> Selection:  # fmt: skip
     """What is mirrored of a table, each column named. Raises ConfigError where a setting does not fit it."""
     published = {column.name: column.published(server_version) for column in table.columns}
-    key = effective_key(table, parts)
+    key = identity.of(table, parts).key or table.primary_key
     selection.require_fit(table.id, settings, published, key, table.partitioned, server_version, publication)
     numbers = {column.name: column.attnum for column in table.columns}
     if settings.columns:
@@ -261,13 +279,13 @@ def _schema(
         for c in table.columns if _sent(c, chosen, server_version)
     )  # fmt: skip
     _refuse_unknown(table, settings)
-    identity, key = (effective_identity(table, parts), effective_key(table, parts))
-    if not set(key) <= {column.name for column in columns}:
-        key = ()
+    told = identity.of(table, parts)
+    if not set(told.key) <= {column.name for column in columns}:
+        told = identity.Told(told.identity)
     return TableSchema(
-        table.oid, table.id, tuple(map(masked_column, columns)), key, identity, table.partitioned,
+        table.oid, table.id, tuple(map(masked_column, columns)), told.key, told.identity, table.partitioned,
         where=chosen.where, only=tuple(sorted(chosen.columns or ())), entry=chosen.entry,
-        heeds=table.above,
+        heeds=table.above, key_index=told.index, catalog_key=table.primary_key,
     )  # fmt: skip
 
 
@@ -297,25 +315,6 @@ def _missing(table: CatalogTable, column: CatalogColumn, parts: Sequence[Catalog
         return column.missing, True
     told = {own.missing for part in parts for own in part.columns if own.name == column.name}
     return (told.pop(), True) if len(told) == 1 else (None, not told)
-
-
-def effective_identity(table: CatalogTable, parts: Sequence[CatalogTable]) -> Identity:
-    """What the WAL holds of old rows. Of a partitioned table, its leaves decide."""
-    if not table.partitioned or not parts:
-        return table.identity
-    if all(part.identity is Identity.FULL for part in parts):
-        return Identity.FULL
-    return Identity.DEFAULT if table.identity is Identity.FULL else table.identity
-
-
-def effective_key(table: CatalogTable, parts: Sequence[CatalogTable]) -> tuple[str, ...]:
-    """The key by name. Leaves that agree on another key than the root's are what the WAL identifies rows by."""
-    if not table.partitioned:
-        return table.key
-    keys = {frozenset(part.key) for part in parts if part.identity is not Identity.FULL}
-    if len(keys) == 1 and (common := next(iter(keys))) != frozenset(table.primary_key) and common:
-        return next(part.key for part in parts if frozenset(part.key) == common)
-    return table.primary_key
 
 
 def carrier(table: TableId, column: str, declared: LakeType, settings: TableConfig | None) -> LakeType:
@@ -376,7 +375,7 @@ def find_unfit(conn: Connection, schema: TableSchema, snapshot: str | None = Non
         return None
     labels: list[sql.Composable] = [
         sql.SQL("concat({}, '=', {})").format(sql.Literal(c.name), sql.SQL(sha256_sql(name) if c.mask else name))
-        for c, name in ((column, _quote(column.name)) for column in schema.key_columns)
+        for c, name in ((column, _quote(column.name)) for column in schema.naming_columns)
     ]
     # unfit_sql quotes what it is given; it holds no text from elsewhere.
     flags = [sql.SQL("coalesce(({}), false)").format(sql.SQL(condition)) for _, condition in checked]

@@ -12,14 +12,15 @@ from contextlib import contextmanager
 
 from psycopg import sql
 
-from ..config import SourceConfig, TableConfig
-from ..errors import CopyFailed, SourceBusy, SourceRefused
+from ..config import SourceConfig, TableConfig, settings_of
+from ..errors import CopyFailed, KeyMisleading, SourceBusy, SourceRefused
 from ..schema import TableSchema
 from . import catalog, matching, selection
 from .connect import Connection, connect, explained, query
-from .facts import unreadable
+from .facts import full_rows, unreadable
 from .locking import retried, wait_briefly
 
+_SHOWN = 3
 LOCKED_SECONDS = 10.0
 """how long to wait for somebody who is altering the table"""
 
@@ -44,7 +45,16 @@ def held_still(
             )
         if (refused := catalog.outside_wal(described)) is not None:
             raise refused
+        if not settings_of(catalog.overrides_by_table(overrides), described.id, described.heeds).append_only:
+            require_telling(now, described)
         yield described
+
+
+def require_telling(conn: Connection, schema: TableSchema) -> None:
+    """Raises KeyMisleading if partitions identify rows by a key that does not tell the rows of the table apart."""
+    for leaves in catalog.misleading_leaves(conn, [schema.oid]).values():
+        names = ", ".join(str(leaf) for leaf in leaves[:_SHOWN]) + (" and others" if len(leaves) > _SHOWN else "")
+        raise KeyMisleading(table=str(schema.id), partitions=names, fix=full_rows(schema.id, leaves))
 
 
 def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:

@@ -225,6 +225,13 @@ def fix_of(table: TableId, heaps: Sequence[RefusedHeap]) -> str:
     return _of_leaves(table)
 
 
+def full_rows(table: TableId, leaves: Sequence[TableId]) -> str:
+    """SQL after which PostgreSQL sends old rows of partitions whole."""
+    if len(leaves) <= _MANY_LEAVES:
+        return " ".join(f"ALTER TABLE {quoted(leaf.schema, leaf.name)} REPLICA IDENTITY FULL;" for leaf in leaves)
+    return _of_leaves(table)
+
+
 def _of_leaves(table: TableId) -> str:
     root = quoted(table.schema, table.name).replace("'", "''")
     leaves = f"SELECT relid FROM pg_partition_tree('{root}') WHERE isleaf"  # noqa: S608 - the name is quoted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from stream_encoder import begin, commit, decode, decoder, delete, insert, relation, rows, table, update
 
@@ -164,10 +166,42 @@ def test_the_earliest_refusal_of_a_partitioned_table_is_kept_whichever_partition
 
 
 def test_a_partition_without_identity_takes_inserts_alone() -> None:
-    root = table({"id": "int"}, oid=1, partitioned=True)
+    root = replace(table({"id": "int"}, oid=1, partitioned=True), key_index=9)
     leaf = table({"id": "int"}, key=(), identity=Identity.NOTHING, oid=11)
     made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
     made.feed([begin(5), relation(leaf), insert(11, ["1"]), commit(5)])
     assert made.cut().refusals == {}
     made.feed([begin(50), update(11, ["2"]), commit(50)])
     assert only(made.cut(), 1).error == "OperationRefused"
+
+
+@pytest.mark.parametrize(
+    ("index", "key", "identity", "refused"),
+    [
+        (9, ("id",), Identity.DEFAULT, False),
+        (9, ("id", "v"), Identity.DEFAULT, False),
+        (9, ("v",), Identity.DEFAULT, True),
+        (9, (), Identity.FULL, False),
+        (0, ("id",), Identity.DEFAULT, False),
+        (0, ("id", "v"), Identity.DEFAULT, True),
+        (0, (), Identity.FULL, True),
+        (0, (), Identity.NOTHING, True),
+    ],
+)
+def test_a_partition_that_had_another_key_than_its_root_has_is_copied(
+    index: int, key: tuple[str, ...], identity: Identity, refused: bool
+) -> None:
+    """Without an index of the root's, only a message that flags the key itself tells that it was unique."""
+    root = replace(table({"id": "int", "v": "int"}, oid=1, partitioned=True), key_index=index)
+    leaf = table({"id": "int", "v": "int"}, key=key, identity=identity, oid=11)
+    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    made.feed([begin(5), relation(leaf), insert(11, ["1", "2"]), commit(5)])
+    assert [refusal.error for some in made.cut().refusals.values() for refusal in some] == ["CopyNeeded"] * refused
+
+
+def test_an_update_of_a_partition_by_a_key_that_the_root_has_not_is_copied() -> None:
+    root = table({"id": "int", "v": "int"}, key=(), oid=1, partitioned=True)
+    leaf = table({"id": "int", "v": "int"}, oid=11)
+    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    made.feed([begin(5), relation(leaf), insert(11, ["1", "2"]), update(11, ["1", "3"]), commit(5)])
+    assert only(made.cut(), 1).error == "CopyNeeded"
