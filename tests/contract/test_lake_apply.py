@@ -15,7 +15,7 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import CommitFailed, CopyNeeded, LakeError, TableError
-from wal2lake.lake import Applied, Lake, nearby
+from wal2lake.lake import Applied, Lake, collapse, nearby
 from wal2lake.position import Lsn
 
 _names = itertools.count(1)
@@ -451,6 +451,72 @@ def test_small_batch_finds_its_rows_in_a_large_table(table: MakeTable, monkeypat
     t.history.update(one(1, "it's \\ ${spark.app.name}", "moved"), one(1, "it's \\ ${spark.app.name}", "again"))
     t.history.delete(one(2**63 - 1, "key 7", "moved"))
     t.flush()
+
+
+def test_small_batch_finds_its_whole_rows_in_a_large_table(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "LARGE", 20)
+
+    def one(id: int | None, v: str | None = "old", f: float = 0.5) -> Row:
+        return {"id": id, "v": v, "f": f}
+
+    t = table("id bigint, v text, f float8", rows=[*(one(i) for i in range(120)), one(7), one(None), one(None, None)])
+    t.history.delete(one(7))
+    t.flush()
+    t.history.update(one(7), one(8))
+    t.flush()
+    t.history.delete(one(None, None))
+    t.history.update(one(None), one(9, f=-0.0))
+    t.flush()
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How Spark goes about each MERGE of the test."""
+    from pyspark.sql import SparkSession
+
+    found: list[str] = []
+    run = SparkSession.sql
+
+    def explaining(self: SparkSession, query: str, *others: Any, **named: Any) -> Any:
+        if query.startswith("MERGE"):
+            (text,) = run(self, f"EXPLAIN {query}").first() or ("",)
+            found.append(text)
+        return run(self, query, *others, **named)
+
+    monkeypatch.setattr(SparkSession, "sql", explaining)
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_keys_of_many_changes_are_not_sent_to_every_task(
+    table: MakeTable, monkeypatch: pytest.MonkeyPatch, plans: list[str], most: int
+) -> None:
+    monkeypatch.setattr("wal2lake.lake.plan.BROADCAST_ROWS", most)
+    large = table("id int PRIMARY KEY, big text, n int", rows=[{"id": i, "big": f"x{i}", "n": 0} for i in range(9)])
+    for i in range(5):
+        large.history.update({"id": i, "big": f"x{i}", "n": 0}, {"id": i, "big": f"x{i}", "n": 1}, unchanged=["big"])
+    large.flush()
+    whole = table("id int, v text", rows=[{"id": i // 2, "v": "a"} for i in range(9)])
+    for i in range(4):
+        whole.history.delete({"id": i, "v": "a"})
+    whole.flush()
+    assert len(plans) == 2
+    assert all(("Broadcast" in plan) == (most == 100) for plan in plans), plans
+
+
+def test_rows_of_one_hash_are_still_told_apart(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collapse, "row_hash", lambda values: f"xxhash64({len(list(values))})")
+    t = table(
+        "id int, v text", rows=[{"id": 1, "v": "a"}, {"id": 1, "v": "a"}, {"id": 1, "v": None}, {"id": 2, "v": "a"}]
+    )
+    t.history.delete({"id": 1, "v": "a"})
+    t.history.update({"id": 2, "v": "a"}, {"id": 1, "v": "b"})
+    t.flush()
+    t.history.delete({"id": 1, "v": None})
+    t.history.rows.append({"id": 9, "v": "never stored"})
+    t.history.delete({"id": 9, "v": "never stored"})
+    with pytest.raises(LakeError, match="lacks rows"):
+        t.flush()
 
 
 def test_column_whose_name_spark_would_read_as_a_variable_is_refused(table: MakeTable) -> None:

@@ -38,7 +38,8 @@ def apply(
             near = nearby.condition(schema, batch, plan, table_rows)
             session.sql(merge_statement(name, source, schema, plan, near))
         case How.MATCH:
-            session.sql(match_statement(tables, _matched(tables, rows, schema, plan), schema))
+            near = nearby.condition(schema, batch, plan, table_rows)
+            session.sql(match_statement(tables, _matched(tables, rows, schema, plan, near), schema, near))
     toast.close(session, plan)
 
 
@@ -61,12 +62,12 @@ def merge_statement(name: str, source: str, schema: TableSchema, plan: Plan, nea
     return "\n".join(clauses)
 
 
-def match_statement(tables: TableFormat, source: str, schema: TableSchema) -> str:
+def match_statement(tables: TableFormat, source: str, schema: TableSchema, near: str = "") -> str:
     """Matched by the address of the stored row. An address that is not there any more fails the commit."""
     file, position = map(quoted, tables.row_address)
     return "\n".join([
         f"MERGE INTO {tables.sql_name(schema.id)} AS t USING ({source}) AS s",
-        f"ON t.{file} = s.file AND t.{position} = s.position",
+        f"ON t.{file} = s.file AND t.{position} = s.position{near}",
         "WHEN MATCHED THEN DELETE",
         f"WHEN NOT MATCHED AND (CASE WHEN s.op = 'I' THEN true ELSE {refusal('boolean')} END) THEN {_insert(schema)}",
     ])  # fmt: skip
@@ -108,7 +109,7 @@ def _repeated(net: str) -> str:
     return f"SELECT *, explode(sequence(1, {times})) AS copy FROM ({net})"
 
 
-def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan) -> str:
+def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan, near: str) -> str:
     """Addresses of rows to delete and rows to insert, for tables without a key."""
     net = collapse.net(rows, schema, plan)
     values = ", ".join(column_names(schema))
@@ -121,7 +122,7 @@ def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan) ->
     )
     deleted = []
     if plan.may_delete:
-        deleted.append(_deletes(tables, f"SELECT * FROM ({net}) WHERE n < 0", schema))
+        deleted.append(_deletes(tables, f"SELECT * FROM ({net}) WHERE n < 0", schema, plan, near))
     if plan.gone:
         file, position = map(quoted, tables.row_address)
         deleted.append(f"SELECT {file} AS file, {position} AS position FROM {tables.sql_name(schema.id)} "
@@ -130,24 +131,32 @@ def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan) ->
     return " UNION ALL ".join(parts)
 
 
-def _deletes(tables: TableFormat, net: str, schema: TableSchema) -> str:
-    """As many stored copies of each row as are to go. Fewer stored than that is an error."""
+def _deletes(tables: TableFormat, net: str, schema: TableSchema, plan: Plan, near: str) -> str:
+    """As many stored copies of each row as are to go. Fewer stored than that is an error.
+
+    The table is searched by the rows' hashes, whatever the rows' own size: they travel to it where they are few.
+    """
     positions = collapse.telling(schema)
-    groups = ", ".join(f"g{i}" for i in positions)
+    groups = ", ".join(["h", *(f"g{i}" for i in positions)])
     file, position = map(quoted, tables.row_address)
-    values = ", ".join(f"{collapse.identity(schema, i, quoted(schema.names[i]))} AS t{i}" for i in positions)
-    stored = f"SELECT {values}, {file} AS file, {position} AS position FROM {tables.sql_name(schema.id)}"
-    wanted = f"SELECT n, {groups} FROM ({net})"
-    same = " AND ".join(f"t{i} <=> g{i}" for i in positions)
+    values = ", ".join(f"{collapse.identity(schema, i, 't.' + quoted(schema.names[i]))} AS t{i}" for i in positions)
+    rows = f"SELECT {values}, t.{file} AS file, t.{position} AS position FROM {tables.sql_name(schema.id)} AS t"
+    if near:
+        rows += f" WHERE true{near}"
+    hashed = f"SELECT *, {collapse.row_hash(f't{i}' for i in positions)} AS th FROM ({rows})"
     found = (
-        f"SELECT /*+ BROADCAST(wanted) */ n, {groups}, file, position "
-        f"FROM ({stored}) AS stored JOIN ({wanted}) AS wanted ON {same}"
+        f"SELECT /*+ {plan.join_hint}(hashes) */ stored.* FROM ({hashed}) AS stored "
+        f"LEFT SEMI JOIN (SELECT h FROM ({net})) AS hashes ON th = h"
     )
-    # One row without an address per wanted row, so that a row with no stored copy at all is noticed too.
-    marker = f"SELECT n, {groups}, CAST(NULL AS string), CAST(NULL AS bigint) FROM ({wanted})"
+    same = " AND ".join(f"t{i} <=> g{i}" for i in positions)
+    # Joined by the hash alone, and then compared; a row without any stored copy stays in it, so that it is noticed too.
+    joined = (
+        f"SELECT /*+ MERGE(found) */ n, {groups}, CASE WHEN {same} THEN file END AS file, position "
+        f"FROM (SELECT n, {groups} FROM ({net})) AS wanted LEFT JOIN ({found}) AS found ON th = h"
+    )
     ranked = (
         f"SELECT *, row_number() OVER (PARTITION BY {groups} ORDER BY file ASC NULLS LAST, position) AS nth, "
-        f"count(file) OVER (PARTITION BY {groups}) AS stored FROM ({found} UNION ALL {marker})"
+        f"count(file) OVER (PARTITION BY {groups}) AS stored FROM ({joined})"
     )
-    enough = f"CASE WHEN stored < -n THEN {refusal('boolean')} ELSE file IS NOT NULL AND nth <= -n END"
+    enough = f"CASE WHEN stored < -n THEN {refusal('boolean')} ELSE nth <= -n END"
     return f"SELECT file, position FROM ({ranked}) WHERE {enough}"

@@ -11,6 +11,7 @@ columns, k<i> the key that a change is about, o<i> the key before.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..evolution import source_of
@@ -182,14 +183,26 @@ def toastable(schema: TableSchema) -> list[int]:
 
 
 def net(rows: str, schema: TableSchema, plan: Plan) -> str:
-    """Per distinct row the difference `n` between inserts and deletes; rows that come to nothing are left out."""
+    """Per distinct row the difference `n` between inserts and deletes; rows that come to nothing are left out.
+
+    g<i> tells rows apart, and h is a hash of all of them. Values come back from g<i>, because sums alone need no sort.
+    """
     alive = f" WHERE NOT {overtaken(plan)}" if plan.emptied else ""
     step = f"CASE op WHEN 'I' THEN 1 WHEN 'D' THEN -1 ELSE {refusal('int')} END"
-    values = ", ".join(f"first({name}) AS {name}" for name in column_names(schema))
-    same = ", ".join(f"{identity(schema, i, f'c{i}')} AS g{i}" for i in telling(schema))
-    groups = ", ".join(f"g{i}" for i in telling(schema))
+    positions = telling(schema)
+    same = ", ".join(f"{identity(schema, i, f'c{i}')} AS g{i}" for i in positions)
+    groups = ", ".join(["h", *(f"g{i}" for i in positions)])
+    kept = [f"first(c{i}) AS k{i}" for i in range(len(schema.columns)) if i not in positions]
+    values = [f"{_original(schema, i) if i in positions else f'k{i}'} AS c{i}" for i in range(len(schema.columns))]
     marked = f"SELECT *, {same}, {step} AS step FROM ({rows}){alive}"
-    return f"SELECT * FROM (SELECT {groups}, sum(step) AS n, {values} FROM ({marked}) GROUP BY {groups}) WHERE n <> 0"
+    marked = f"SELECT *, {row_hash(f'g{i}' for i in positions)} AS h FROM ({marked})"
+    sums = f"SELECT {', '.join([groups, 'sum(step) AS n', *kept])} FROM ({marked}) GROUP BY {groups}"
+    return f"SELECT n, {groups}, {', '.join(values)} FROM ({sums}) WHERE n <> 0"
+
+
+def row_hash(values: Iterable[str]) -> str:
+    """Rows that are the same have the same one; others nearly always another."""
+    return f"xxhash64({', '.join(values)})"
 
 
 def telling(schema: TableSchema) -> list[int]:
@@ -203,6 +216,12 @@ def identity(schema: TableSchema, position: int, value: str) -> str:
     if lake.kind not in _FLOATS:
         return value
     return f"transform({value}, e -> CAST(e AS string))" if lake.is_list else f"CAST({value} AS string)"
+
+
+def _original(schema: TableSchema, position: int) -> str:
+    """A column's value from what tells it apart."""
+    lake, value = schema.columns[position].lake, f"g{position}"
+    return value if lake.kind not in _FLOATS else f"CAST({value} AS {lake.spark})"
 
 
 def refusal(type: str) -> str:

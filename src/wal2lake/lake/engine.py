@@ -152,6 +152,9 @@ class Lake:
         if applied.rows + batch.changes < _SMALL:
             # One task writes one file; more would cost more than they save.
             settings["spark.sql.shuffle.partitions"] = "1"
+        if not planned.few:
+            # Spark goes by the size of files, and what is small there may be large in memory.
+            settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
         try:
             with self._work("applying changes to", table, settings) as session:
                 if (already := self._already(session, applied, batch, source_id)) is not None:

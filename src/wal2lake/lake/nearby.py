@@ -21,6 +21,7 @@ from .plan import How, Plan
 
 MOST_CHANGES = 5_000
 """changes whose keys are written into the statement at most"""
+_TRIED = 4
 LARGE = 50
 """how many times as many rows as changes make it worth to name the keys; with fewer, the statement costs more"""
 # Texts that mean themselves in every dialect of a string literal.
@@ -30,13 +31,26 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ .:/@+-]*")
 def condition(schema: TableSchema, batch: Batch, plan: Plan, rows: int) -> str:
     """The condition, to be added to the match by key of a MERGE into `t`; '' where it would not help."""
     # Rows that are matched by nothing are looked for too where a partition was emptied.
-    if plan.how is not How.MERGE or plan.gone or batch.changes > MOST_CHANGES or rows < batch.changes * LARGE:
+    if plan.gone or batch.changes > MOST_CHANGES or rows < batch.changes * LARGE:
         return ""
-    wanted = [column for column in schema.key_columns if _listed(column)]
-    if not wanted:
+    if plan.how is How.MERGE:
+        found = [(column, _values(schema, column, batch, plan)) for column in schema.key_columns if _listed(column)]
+        # No row has a key that is NULL.
+        texts = [_any_of(column, values - {None}) for column, values in found]
+    elif plan.how is How.MATCH:
+        texts = [_most_telling(schema, batch, plan)]
+    else:
         return ""
-    texts = (_any_of(column, _values(schema, column, batch, plan)) for column in wanted)
     return "".join(f" AND {text}" for text in texts if text)
+
+
+def _most_telling(schema: TableSchema, batch: Batch, plan: Plan) -> str:
+    """Rows that are the same as a whole are the same in each column: the one with the most values tells the most."""
+    columns = [column for column in schema.source_columns if _listed(column)]
+    columns = [column for column in columns if column.name in schema.catalog_key] or columns[:_TRIED]
+    found = [(column, _values(schema, column, batch, plan)) for column in columns]
+    found = [(column, values) for column, values in found if None not in values]
+    return _any_of(*max(found, key=lambda each: len(each[1]))) if found else ""
 
 
 def _listed(column: Column) -> bool:
@@ -44,7 +58,7 @@ def _listed(column: Column) -> bool:
 
 
 def _values(schema: TableSchema, column: Column, batch: Batch, plan: Plan) -> set[Any]:
-    """Every value that the key's column has in a change of the batch, before or after it; none if that is unknown."""
+    """Every value that a column has in a change of the batch, before or after it; none if that is unknown."""
     import pyarrow.parquet as pq
 
     found: set[Any] = set()
@@ -58,7 +72,7 @@ def _values(schema: TableSchema, column: Column, batch: Batch, plan: Plan) -> se
             table = file.read(columns=names)
         for name in names:
             found.update(table.column(name).to_pylist())
-    return found - {None}
+    return found
 
 
 def _any_of(column: Column, values: Collection[Any]) -> str:

@@ -12,6 +12,9 @@ from ..schema import TableSchema
 from .model import Batch
 from .partition import Untranslatable, translate
 
+BROADCAST_ROWS = 200_000
+"""changes whose keys or hashes are sent to every task at most; rows themselves never are"""
+
 
 class How(Enum):
     """What kind of commit brings a batch into the table."""
@@ -40,6 +43,18 @@ class Plan:
     may_delete: bool = True
     key_changes: bool = False
     unchanged: bool = False
+    changes: int = 0
+    """how many there are in the batch"""
+
+    @property
+    def few(self) -> bool:
+        """Whether keys or hashes of all changes fit into the memory of every task."""
+        return self.changes <= BROADCAST_ROWS
+
+    @property
+    def join_hint(self) -> str:
+        """How Spark is to find stored rows by keys or hashes of the changes."""
+        return "BROADCAST" if self.few else "MERGE"
 
 
 def plan(before: TableSchema, batch: Batch) -> Plan:
@@ -72,6 +87,7 @@ def plan(before: TableSchema, batch: Batch) -> Plan:
         may_delete=any(segment.updates or segment.deletes for segment in facts),
         key_changes=any(segment.key_changes for segment in facts),
         unchanged=any(segment.unchanged for segment in facts),
+        changes=batch.changes,
     )
 
 

@@ -35,7 +35,7 @@ def filled(session: SparkSession, events: str, schema: TableSchema, plan: Plan, 
     last = f"SELECT *, {roots} FROM ({last_per_key(states, schema)})"
     if plan.key_changes:
         last = _follow(session, last, schema)
-    return _from_target(last, schema, target)
+    return _from_target(last, schema, plan, target)
 
 
 def close(session: SparkSession, plan: Plan) -> None:
@@ -102,7 +102,7 @@ def _follow(session: SparkSession, last: str, schema: TableSchema) -> str:
     return found
 
 
-def _from_target(last: str, schema: TableSchema, target: str | None) -> str:
+def _from_target(last: str, schema: TableSchema, plan: Plan, target: str | None) -> str:
     positions = toastable(schema)
     kept = [name for i, name in enumerate(column_names(schema)) if i not in positions]
     kept += ["op", *key_names(schema)]
@@ -118,13 +118,16 @@ def _from_target(last: str, schema: TableSchema, target: str | None) -> str:
         + [f"{quoted(schema.names[i])} AS t_c{i}" for i in positions]
     )
     same = " AND ".join(f"t_k{i} = w_{root}" for i, root in enumerate(roots))
-    # Few rows are wanted of a large table: they travel to it, it is not shuffled.
+    # Where few rows are wanted of a large table, their keys travel to it and it is not shuffled.
     found = (
-        f"SELECT /*+ BROADCAST(wanted) */ stored.* FROM (SELECT {stored} FROM {target}) AS stored "
+        f"SELECT /*+ {plan.join_hint}(wanted) */ stored.* FROM (SELECT {stored} FROM {target}) AS stored "
         f"JOIN ({wanted}) AS wanted ON {same}"
     )
     here = " AND ".join(f"t_k{i} = {root}" for i, root in enumerate(roots))
-    return f"SELECT {', '.join([*kept, *values])} FROM ({last}) LEFT JOIN ({found}) ON {here}"
+    # Values that are kept out of line are large, which Spark's estimate of a column's size does not know.
+    return (
+        f"SELECT /*+ MERGE(found) */ {', '.join([*kept, *values])} FROM ({last}) LEFT JOIN ({found}) AS found ON {here}"
+    )
 
 
 def _value(schema: TableSchema, position: int, here: str, stored: str) -> str:
