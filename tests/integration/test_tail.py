@@ -50,6 +50,19 @@ def test_every_operation_is_told_with_its_values(group: CapturedGroup) -> None:
     assert (truncate["event"], truncate["row"]) == ("public.a.TRUNCATE", None)
 
 
+def test_an_update_of_a_whole_row_is_told_as_one(group: CapturedGroup) -> None:
+    group.database.execute("ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a (id, v) VALUES (1, 'x'), (2, 'y')")
+    group.database.execute("UPDATE a SET v = 'z'; UPDATE a SET id = 3 WHERE id = 2; DELETE FROM a WHERE id = 1")
+    group.catch_up()
+    told = [
+        (change.operation, change.row["id"], change.row["v"], change.old_key) for change in held(group) if change.row
+    ]
+    assert told == [
+        ("INSERT", 1, "x", None), ("INSERT", 2, "y", None), ("UPDATE", 1, "z", None), ("UPDATE", 2, "z", None),
+        ("UPDATE", 3, "z", {"id": 2}), ("DELETE", 1, "z", None),
+    ]  # fmt: skip
+
+
 def test_changes_of_several_tables_are_told_in_the_order_of_their_transactions(group: CapturedGroup) -> None:
     for number in range(3):
         group.database.execute(f"INSERT INTO b VALUES ({number}); INSERT INTO a (id) VALUES ({number})")

@@ -12,7 +12,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -137,10 +137,33 @@ class _Follower:
     def _rows(self, cut: TableCut, segment: Segment) -> Iterator[Change]:
         import pyarrow.parquet as pq
 
-        change = _reader(self._log.schema(cut.oid, segment.schema), cut.name)
+        schema = self._log.schema(cut.oid, segment.schema)
+        change = _reader(schema, cut.name)
         with pq.ParquetFile(self._log.path(segment)) as file:
-            for batch in file.iter_batches(_ROWS_AT_ONCE):
-                yield from map(change, batch.to_pylist())
+            rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
+            changes = map(change, rows)
+            yield from changes if schema.key else _with_updates(changes, schema)
+
+
+def _with_updates(changes: Iterator[Change], schema: TableSchema) -> Iterator[Change]:
+    """Updates of rows that are told apart as a whole are in the log as a delete and an insert, one step after it."""
+    named = [column.name for column in schema.naming_columns]
+    held: Change | None = None
+    for change in changes:
+        halves = held is not None and (change.commit_lsn, change.seq) == (held.commit_lsn, held.seq + 1)
+        if held is not None and not halves:
+            yield held
+        if held is not None and halves and held.row is not None and change.row is not None:
+            before, after = ({name: row[name] for name in named} for row in (held.row, change.row))
+            yield replace(held, operation="UPDATE", row=change.row, old_key=before if before != after else None)
+            held = None
+        elif change.operation == "DELETE":
+            held = change
+        else:
+            held = None
+            yield change
+    if held is not None:
+        yield held
 
 
 def _reader(schema: TableSchema, table: str) -> Callable[[dict[str, Any]], Change]:
