@@ -22,7 +22,7 @@ from typing import Protocol
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
 from ..errors import Advice, CopyNeeded, GroupHeld, LakeInconsistent, SourceError, Wal2LakeError, advise
-from ..evolution import moved
+from ..evolution import Incompatible, Unclear, follow, moved
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -41,7 +41,7 @@ from .evolving import Evolving
 from .fulfilment import Fulfilment
 from .moves import Moves
 from .pace import Pace
-from .planner import LogView, plan
+from .planner import LogView, plan, unfollowed
 from .roster import Roster
 from .state import GroupState, TableState
 from .store import GroupLease, StateStore, TableRecord, TableWish
@@ -368,15 +368,19 @@ class GroupScheduler:
         try:
             return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
         except LakeInconsistent as error:
-            self._look_at_partitions(applied)
+            self._look_at_source(applied)
             raise error from error.__cause__
 
-    def _look_at_partitions(self, applied: Applied) -> None:
-        """Changes refer to rows that the lake table lacks: they may have come with a partition. Raises CopyNeeded."""
-        if applied.schema.partitioned:
-            for schema in self._source.describe([applied.schema.oid]):
-                if (partitions := moved(applied.schema, schema)) is not None:
-                    raise CopyNeeded(table=str(applied.schema.id), cause=str(partitions))
+    def _look_at_source(self, applied: Applied) -> None:
+        """Changes refer to rows that the lake table lacks: they may have come with a partition, or look different since
+        a change of the table's columns that no row has told of. Raises what is to be done then."""
+        for schema in self._source.describe([applied.schema.oid]):
+            if (partitions := moved(applied.schema, schema)) is not None:
+                raise CopyNeeded(table=str(applied.schema.id), cause=str(partitions))
+            try:
+                follow(applied.schema, schema)
+            except (Incompatible, Unclear) as error:
+                raise unfollowed(applied.schema, error, self._evolving.policy(schema)) from None
 
     def _start_evolving(self) -> None:
         """Let tables follow changes of their columns that no row has told of."""
