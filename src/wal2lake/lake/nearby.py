@@ -31,7 +31,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ .:/@+-]*")
 def condition(schema: TableSchema, batch: Batch, plan: Plan, rows: int) -> str:
     """The condition, to be added to the match by key of a MERGE into `t`; '' where it would not help."""
     # Rows that are matched by nothing are looked for too where a partition was emptied.
-    if plan.gone or batch.changes > MOST_CHANGES or rows < batch.changes * LARGE:
+    # Whole rows are matched by deletes alone.
+    sought = batch.changes if plan.how is How.MERGE else sum(segment.deletes for _, segment in batch.segments)
+    if plan.gone or sought > MOST_CHANGES or rows < sought * LARGE:
         return ""
     if plan.how is How.MERGE:
         found = [(column, _values(schema, column, batch, plan)) for column in schema.key_columns if _listed(column)]
@@ -58,18 +60,23 @@ def _listed(column: Column) -> bool:
 
 
 def _values(schema: TableSchema, column: Column, batch: Batch, plan: Plan) -> set[Any]:
-    """Every value that a column has in a change of the batch, before or after it; none if that is unknown."""
+    """Every value that a column has in a change that is matched, before or after it; none if that is unknown."""
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     found: set[Any] = set()
+    deleted = plan.how is How.MATCH
     for path, segment in batch.segments:
         written = batch.shape(segment, schema)
         own = source_of(column, written)
         if own is None:
             return set()
         names = [own.name, *([written.meta.old(own.name)] if plan.key_changes and own.name in written.key else [])]
+        op = [written.meta.op] if deleted else []
         with pq.ParquetFile(path) as file:
-            table = file.read(columns=names)
+            table = file.read(columns=[*names, *op])
+        if deleted:
+            table = table.filter(pc.equal(table.column(written.meta.op), "D"))
         for name in names:
             found.update(table.column(name).to_pylist())
     return found

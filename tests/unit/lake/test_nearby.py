@@ -13,7 +13,7 @@ import pytest
 from wal2lake.changelog.manifest import Segment
 from wal2lake.lake.model import Batch
 from wal2lake.lake.nearby import LARGE, MOST_CHANGES, condition
-from wal2lake.lake.plan import plan
+from wal2lake.lake.plan import Plan, plan
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
@@ -68,3 +68,28 @@ def test_all_rows_are_looked_at_where_a_list_would_not_help_or_not_do(tmp_path: 
     assert condition(schema, changes, replace(planned, gone=("id > 1",)), LARGE * 10) == ""
     many = batch(tmp_path, schema, {"id": list(range(MOST_CHANGES + 1))})
     assert condition(schema, many, plan(schema, many), 10**12) == ""
+
+
+def test_of_whole_rows_the_values_of_deleted_ones_are_named_by_the_column_that_tells_the_most(tmp_path: Path) -> None:
+    schema = replace(keyed(n="int", id="long", s="string"), key=(), identity=Identity.FULL)
+    values: dict[str, list[Any]] = {"n": [1, 1, 1], "id": [7, 8, 9], "s": ["a", None, "b"], "_op": ["D", "D", "I"]}
+    assert condition(schema, whole(tmp_path, schema, values), plan_of(schema, tmp_path, values), 10**6) == (
+        " AND t.`id` IN (7L, 8L)"
+    )
+    named = replace(schema, catalog_key=("n",))
+    assert condition(named, whole(tmp_path, named, values), plan_of(named, tmp_path, values), 10**6) == (
+        " AND t.`n` IN (1, 0)"
+    )
+    unknown = {**values, "n": [None, 1, 1]}
+    assert condition(named, whole(tmp_path, named, unknown), plan_of(named, tmp_path, unknown), 10**6) == ""
+
+
+def whole(directory: Path, schema: TableSchema, values: dict[str, list[Any]]) -> Batch:
+    path = directory / "1.parquet"
+    types = {column.name: column.lake.arrow for column in schema.columns} | {"_op": pa.string()}
+    pq.write_table(pa.table({name: pa.array(values[name], type) for name, type in types.items()}), path)
+    return Batch(Lsn(9), 1, ((path, Segment("1", 3, 1, 1, 1, 0, 2, 0, 0)),))
+
+
+def plan_of(schema: TableSchema, directory: Path, values: dict[str, list[Any]]) -> Plan:
+    return plan(schema, whole(directory, schema, values))
