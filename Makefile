@@ -3,13 +3,14 @@
 RUN := .venv/bin/python
 ROUNDS ?= 20
 SECONDS ?= 600
+SEEDS ?= 5
 SEED ?=
 MAJORS ?= 14 16
 ON_EVERY_MAJOR := $(addprefix tests/,integration/test_binary_against_text.py \
     integration/test_decode_against_postgres.py integration/test_exactness.py integration/test_following.py \
     integration/test_streamed_transactions.py integration/test_slot.py fault/test_schema_changes.py)
 
-.PHONY: help setup demo test test-slow proofs-short test-majors kill-test life-test failure-test ddl-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo test test-slow proofs-short test-majors kill-test life-test failure-test ddl-test hostile-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,6 +45,9 @@ kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repea
 ddl-test: ROUNDS = 500
 ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_ddl.py tests/fault/test_schema_changes.py
+
+hostile-test: setup ## awkward keys, partitions and tables, exact or refused; SEEDS=5, SEED= begins with one
+	WAL2LAKE_TEST_SEEDS=$(SEEDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/acceptance/test_hostile_schemas.py
 
 life-test: setup ## tables and groups come and go at random under load; SECONDS=600, SEED= repeats one
 	WAL2LAKE_TEST_SECONDS=$(SECONDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_life.py

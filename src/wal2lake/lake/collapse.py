@@ -106,6 +106,8 @@ def _moved(unchanged: str, written: TableSchema, schema: TableSchema) -> str:
     to = {places[own.name]: place for place, own in found if own is not None}
     if all(to.get(place) == place for place in range(len(written.columns))):
         return unchanged
+    if not to:
+        return f"filter({unchanged}, p -> false)"
     cases = " ".join(f"WHEN {place} THEN {now}" for place, now in to.items())
     return f"filter(transform({unchanged}, p -> CASE p {cases} ELSE -1 END), p -> p >= 0)"
 

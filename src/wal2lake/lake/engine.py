@@ -19,6 +19,7 @@ from .. import faults
 from ..errors import CommitFailed, ForeignTable, LakeUnwritable, TableError, Wal2LakeError
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
+from .carriable import require_carriable
 from .failure import copy_failure, lake_failure
 from .iceberg import IcebergTables
 from .maintenance import Maintenance
@@ -39,9 +40,6 @@ log = logging.getLogger(__name__)
 
 _SMALL = 500_000
 """rows and changes of a table below which a merge is quicker on one core than on several"""
-_RESERVED_COLUMNS = frozenset(
-    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
-)
 
 
 class Lake:
@@ -109,8 +107,8 @@ class Lake:
         """
         into = into or Into(source.schema.id)
         table = into.table
+        require_carriable(source.schema)
         source = replace(source, schema=replace(source.schema, id=table))
-        _require_carriable(source.schema)
         record = Record(snapshot.lsn, manifest, 0)
         settings = self._tables.commit_settings(record)
         with self._work("copying", table, copy=True) as quiet:
@@ -171,7 +169,7 @@ class Lake:
         from . import evolve
 
         table, record = applied.schema.id, None
-        _require_carriable(schema)
+        require_carriable(schema)
         with self._work("changing the columns of", table) as session:
             now = self._now(session, table, source_id)
             if now.schema != schema or now.schema.heaps != schema.heaps:
@@ -360,16 +358,3 @@ def _gone(table: TableId) -> TableError:
 def _includes(now: Applied, batch: Batch) -> bool:
     # A batch may end within a manifest; then the number is that of the one before.
     return now.manifest >= batch.to_manifest and now.lsn >= batch.to_lsn
-
-
-def _require_carriable(schema: TableSchema) -> None:
-    table = str(schema.id)
-    remedy = "rename the column, or leave the table out with [[groups]] exclude"
-    for name in schema.names:
-        if name in _RESERVED_COLUMNS:
-            raise TableError(table=table, cause=f"Iceberg keeps the column name {name} for itself", remedy=remedy)
-        if "${" in name:
-            # Names of Parquet columns pass through Hadoop's configuration, which would put a value in their place.
-            raise TableError(table=table, cause=f"Spark takes the column name {name} for a variable", remedy=remedy)
-    if not schema.columns:
-        raise TableError(table=table, cause="it has no columns", remedy="leave it out with [[groups]] exclude")
