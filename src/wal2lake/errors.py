@@ -239,9 +239,9 @@ class ForeignTable(TableError):
 
 
 class TableRecreated(TableError):
-    """{table}: it was dropped and made anew at the source; lake table {lake_table} has the rows of the former one"""
+    """{table}: it was dropped and created again at the source; lake table {lake_table} has the rows of the old one"""
 
-    remedy_text = "put the new table's rows in their place with: wal2lake tables resync '{table}'"
+    remedy_text = "replace them by the new table's rows with: wal2lake tables resync '{table}'"
 
 
 class LakeError(Wal2LakeError):

@@ -23,7 +23,7 @@ from .control.preflight import Finding
 from .control.preflight import check as preflight
 from .control.state import GroupState, Mode, TableState
 from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
-from .control.wanting import enabled, groups_of, named
+from .control.wanting import enabled, groups_of, listed, named
 from .errors import Wal2LakeError
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
@@ -95,7 +95,7 @@ class Mirror:
         for group in configured:
             with self._source(group) as source:
                 place = source.standing()
-                mine = [r for r in records if r.group == group.name] or _unstarted(source, group)
+                mine = [r for r in listed(records) if r.group == group.name] or _unstarted(source, group)
             record = groups.get(group.name)
             running = record is not None and holders[group.name] is not None
             logged = record.logged_lsn if record is not None else None

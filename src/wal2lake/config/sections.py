@@ -204,6 +204,7 @@ class MaintenanceConfig(_Section):
 OnDrop = Literal["drop", "keep"]
 OnIncompatible = Literal["resync", "stop"]
 OnRename = Literal["keep", "rename"]
+OnRecreate = Literal["resync", "stop"]
 Partitions = Literal["root", "leaf"]
 
 
@@ -242,6 +243,11 @@ class GroupConfig(_Section):
     )
     on_rename: OnRename = Field(
         "keep", description="What a rename of a source table does to its lake table: keep its name, or rename it too."
+    )
+    on_recreate: OnRecreate = Field(
+        "resync",
+        description="A table that was dropped and created again under its name: resync copies the new one into the "
+        "place of the old one, stop waits.",
     )
 
     @property
@@ -315,6 +321,7 @@ class TableConfig(_Section):
     on_incompatible: OnIncompatible | None = Field(
         None, description="As in [[groups]], for this table.", examples=["stop"]
     )
+    on_recreate: OnRecreate | None = Field(None, description="As in [[groups]], for this table.", examples=["stop"])
 
     @property
     def withholds(self) -> bool:

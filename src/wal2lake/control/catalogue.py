@@ -63,8 +63,8 @@ class Catalogue:
         began = monotonic()
         matched = self._source.match()
         everybody = self._store.tables()
-        records = {record.oid: record for record in everybody if record.group == self._group}
-        wishes = self._store.table_wishes()
+        records = self._live({record.oid: record for record in everybody if record.group == self._group}, everybody)
+        wishes = self._by_name(self._store.table_wishes())
         for problem in matched.problems:
             self._judge(problem, {str(record.id) for record in records.values()}, strict)
         held = {record.oid: record.group for record in everybody}
@@ -75,7 +75,9 @@ class Catalogue:
         gone = set(records) - {schema.oid for schema in schemas}
         dropped = frozenset(gone) - self._source.existing(gone)
         followed = {oid for oid, record in records.items() if record.state is not TableState.PENDING}
-        mine = self._claim(schemas, records, wishes, dropped)
+        former = {record.lake_table for record in everybody if record.state is TableState.DROPPED}
+        former |= {records[oid].lake_table for oid in dropped}
+        mine = self._claim(schemas, records, wishes, former)
         resyncs = self._store.wanted_resyncs(self._group)
         self._publish(mine, records, followed, resyncs)
         seen = self._updates_seen(mine, resyncs)
@@ -128,6 +130,34 @@ class Catalogue:
                 found[oid] = UpdatesSeen(table=str(schema.id), count=changes, fix=identity_fix(schema))
         return found
 
+    def _live(self, records: dict[int, TableRecord], everybody: Sequence[TableRecord]) -> dict[int, TableRecord]:
+        """The records without those of dropped tables whose lake table belongs to another one by now."""
+        held = {record.lake_table for record in everybody if record.state is not TableState.DROPPED}
+        stale = {oid for oid, r in records.items() if r.state is TableState.DROPPED and r.lake_table in held}
+        if stale:
+            self._store.forget_tables(self._group, stale)
+        return {oid: record for oid, record in records.items() if oid not in stale}
+
+    def _by_name(self, wishes: dict[int, TableWish]) -> dict[int, TableWish]:
+        """What commands asked of a table goes with it when it is renamed, and to the next of its name when it is gone.
+
+        A name on the command line means the table that has it.
+        """
+        if not wishes:
+            return wishes
+        names = self._source.names()
+        oids = {id: oid for oid, id in names.items()}
+        changed = False
+        for oid, wish in wishes.items():
+            now, heir = names.get(oid), oids.get(wish.id)
+            if now is not None and now != wish.id:
+                self._store.wish(oid, now, {})
+                changed = True
+            elif now is None and heir is not None and heir not in wishes:
+                self._store.inherit_wish(oid, heir)
+                changed = True
+        return self._store.table_wishes() if changed else wishes
+
     def _copy_anew(self, records: Sequence[TableRecord]) -> None:
         """Tables are not, or were not, in the publication: changes are missing."""
         self._store.want_resync(records)
@@ -146,22 +176,21 @@ class Catalogue:
 
     def _claim(
         self, schemas: Sequence[TableSchema], records: dict[int, TableRecord], wishes: Mapping[int, TableWish],
-        dropped: Collection[int],
+        former: Collection[TableId],
     ) -> Sequence[TableSchema]:  # fmt: skip
-        """Make records of new tables; the tables that are this group's then."""
-        former = {records[oid].lake_table: oid for oid in dropped}
+        """Make records of new tables; the tables that are this group's then. `former`: lake tables of dropped ones."""
         new: dict[int, TableRecord] = {}
+        asking: set[int] = set()
         for schema in schemas:
             wish = wishes.get(schema.oid)
             if schema.oid not in records:
                 target = self._naming.first(schema.id, wish)
-                record = TableRecord(
-                    self._group, schema.oid, schema.id, TableState.PENDING, target=target, replaces=former.get(target)
-                )
-                new[schema.oid] = record
+                new[schema.oid] = TableRecord(self._group, schema.oid, schema.id, TableState.PENDING, target=target)
+                if target in former and not self._naming.replaces(schema):
+                    asking.add(schema.oid)
         claims = [record for oid, record in new.items() if not arrives(wishes.get(oid), self._group)]
-        claimed = self._store.claim_tables([record for record in claims if record.replaces is None])
-        claimed |= self._store.claim_tables([record for record in claims if record.replaces is not None], copy=False)
+        claimed = self._store.claim_tables([record for record in claims if record.oid not in asking])
+        claimed |= self._store.claim_tables([record for record in claims if record.oid in asking], copy=False)
         refused = {record.oid for record in claims} - claimed
         for oid in refused - self._told:
             self._told.add(oid)

@@ -22,11 +22,12 @@ class Chores:
     def __init__(self, name: str, done: Callable[[], object]) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"chores-{name}")
         self._done = done
+        self._closed = False
         self._under_way: dict[str, tuple[Future[Any], Callable[[Any], object]]] = {}
 
     def begin(self, what: str, work: Callable[[], T], then: Callable[[T], object] = lambda _: None) -> bool:
-        """Have some work done, unless the same is under way already; whether it was begun."""
-        if what in self._under_way:
+        """Have some work done, unless the same is under way already or all is ending; whether it was begun."""
+        if self._closed or what in self._under_way:
             return False
         future = self._pool.submit(work)
         self._under_way[what] = (future, then)
@@ -46,4 +47,5 @@ class Chores:
 
     def close(self) -> None:
         """Wait for what is under way; nothing follows from it any more but `finish`."""
+        self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=False)

@@ -23,8 +23,9 @@ from ..source import selection
 from ..source.database import Source
 from ..source.matching import FoundTable
 from .dropping import drop_group, leftovers
+from .state import TableState
 from .store import GroupWish, HistoryEntry, StateStore, TableRecord, TableWish
-from .wanting import enabled, groups_of, named, taken_targets, wanted_by
+from .wanting import by_name, enabled, groups_of, named, taken_targets, wanted_by
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,10 @@ class Commands:
         self, table: FoundTable, target: TableId | None, records: Iterable[TableRecord], wishes: dict[int, TableWish]
     ) -> None:
         wanted = target or table.id
-        taken = taken_targets([(r.oid, r.lake_table) for r in records], list(wishes.values()), table.oid)
+        # A record of the same name is of a table that had it before: it was dropped or renamed since.
+        others = [record for record in records if record.state is not TableState.DROPPED and record.id != table.id]
+        asked = [wish for wish in wishes.values() if wish.id != table.id]
+        taken = taken_targets([(record.oid, record.lake_table) for record in others], asked, table.oid)
         if wanted in taken:
             raise CommandRefused(
                 object=str(wanted), cause="another table has this lake table", remedy="choose another name with --as"
@@ -150,7 +154,7 @@ class Commands:
         )  # fmt: skip
 
     def remove(self, names: Sequence[str], drop_lake: bool) -> tuple[str, ...]:
-        records = self._named(names)
+        records = self._any_named(names)
         for record in records:
             changes = {
                 "wanted": False, "group": record.group, "paused": False, "drop_lake": drop_lake,
@@ -175,8 +179,8 @@ class Commands:
         return _names(records)
 
     def resync(self, names: Sequence[str], all: bool, together: bool) -> tuple[str, ...]:
-        records = self._store.tables() if all else self._named(names)
-        records = [record for record in records if record.state != "DROPPED"]
+        everything = [record for record in self._store.tables() if record.state is not TableState.DROPPED]
+        records = everything if all else self._named(names)
         self._store.want_resync(records, secrets.token_hex(8) if together else None)
         for record in records:
             self._note_of(record, "tables resync")
@@ -204,7 +208,7 @@ class Commands:
     def history(self, name: str) -> list[HistoryEntry]:
         entries = self._store.history(TableId.parse(name)) if self._store.usable else []
         if not entries:
-            self._named([name])
+            self._any_named([name])
         return entries
 
     # ---- groups
@@ -319,10 +323,19 @@ class Commands:
         raise refused[0]
 
     def _named(self, names: Sequence[str]) -> list[TableRecord]:
-        """Records by the names of source tables, or of lake tables."""
-        records = self._store.tables() if self._store.exists() else []
-        by_name = {record.lake_table: record for record in records} | {record.id: record for record in records}
-        return named(by_name, names)
+        """Records of live tables, by the names of source tables or of lake tables."""
+        records = self._any_named(names)
+        for record in records:
+            if record.state is TableState.DROPPED:
+                raise CommandRefused(
+                    object=str(record.id), cause="it was dropped at the source, and its lake table stays as it was",
+                    remedy=f"drop the lake table, too, with: wal2lake tables remove '{record.id}' --drop-lake",
+                )  # fmt: skip
+        return records
+
+    def _any_named(self, names: Sequence[str]) -> list[TableRecord]:
+        """The same, and dropped tables by names that no live one has."""
+        return named(by_name(self._store.tables() if self._store.exists() else []), names)
 
     def _note_of(self, record: TableRecord, what: str) -> None:
         self._note(record.group, record.oid, record.id, what)

@@ -24,6 +24,7 @@ from ..schema import TableSchema
 from ..source.database import Source
 from ..source.locking import Patience
 from ..source.model import ExportedSnapshot
+from .places import Places
 from .tables import TableRun
 from .turns import Turns
 
@@ -47,9 +48,9 @@ class Copies:
 
     def __init__(
         self, turns: Turns, source: Source, lake: Lake, progress: Progress, may_copy: Callable[[TableSchema], object],
-        copied: Callable[[TableRun], object], done: Callable[[], object], patience: Patience,
+        copied: Callable[[TableRun], object], done: Callable[[], object], patience: Patience, places: Places,
     ) -> None:  # fmt: skip
-        self._may_copy, self._patience = may_copy, patience
+        self._may_copy, self._patience, self._places = may_copy, patience, places
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._turns = turns
         self._rounds: list[CopyRound] = []
@@ -112,8 +113,7 @@ class Copies:
         return applied
 
     def _into(self, table: TableRun) -> Into:
-        former = table.record.replaces
-        formerly = None if former is None else self._source.table_id(former)
+        formerly = self._places.former(table, table.target)
         # Only what a table begins with may be left out: a resync is asked for because of the rows.
         filled = table.wish is None or table.wish.copy or table.record.last_commit_at is not None
         return Into(table.target, formerly, filled)

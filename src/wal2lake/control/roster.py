@@ -24,10 +24,11 @@ from ..schema import TableSchema
 from ..source.database import Source
 from .backlog import Backlog
 from .catalogue import Wanted
+from .places import Places
 from .state import TableState
 from .store import HistoryEntry, StateStore, TableRecord, TableWish
 from .tables import TableRun, Transition
-from .wanting import Naming, arrives
+from .wanting import arrives
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ class Unsaved:
 class Roster:
     def __init__(
         self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
-        naming: Naming, who: str,
+        places: Places, who: str,
     ) -> None:  # fmt: skip
         self.group, self._source, self._store, self._lake = group, source, store, lake
-        self._log, self._backlog, self._naming, self._who = changelog, backlog, naming, who
+        self._log, self._backlog, self._places, self._who = changelog, backlog, places, who
         self._tables: dict[int, TableRun] = {}
         self._awake: dict[int, TableRun] = {}
         self._unsaved: dict[int, TableRun] = {}
@@ -101,7 +102,9 @@ class Roster:
     def adopt(self, wanted: Wanted) -> None:
         """Take in the wanted tables: new ones, altered ones, those to be copied anew, those that are gone."""
         self._let_go = {oid: at for oid, at in self._let_go.items() if at >= wanted.began}
-        self._unwanted = (set(wanted.records) | self.oids) - {s.oid for s in wanted.schemas} - wanted.dropped
+        removed = {oid for oid, wish in wanted.wishes.items() if wish.wanted is False}
+        kept = {schema.oid for schema in wanted.schemas} | (wanted.dropped - removed)
+        self._unwanted = (set(wanted.records) | self.oids) - kept
         self._forget(self._unwanted)
         self.note_masks(wanted.schemas)
         new: dict[int, TableRun] = {}
@@ -176,7 +179,9 @@ class Roster:
     def _take_leave(self, wanted: Wanted) -> None:
         """Tables that the source has no more: what was captured of them is still applied."""
         for oid in wanted.dropped:
-            table, record = self._tables.get(oid), wanted.records.get(oid)
+            table, record, wish = self._tables.get(oid), wanted.records.get(oid), wanted.wishes.get(oid)
+            if wish is not None and wish.wanted is False:
+                continue
             if table is None and record is not None and record.state is not TableState.DROPPED:
                 table = self._revived(record)
             if table is not None and table.leaving is None:
@@ -251,13 +256,13 @@ class Roster:
         source_id = self._source.table_id(table.schema.oid)
         try:
             answer = self._lake.applied(table.target, source_id)
-            new = self._naming.renamed(table.schema, table.target, table.wish)
+            new = self._places.naming.renamed(table.schema, table.target, table.wish)
             if answer is None and new is not None:
                 # It may have been renamed just before a crash.
                 answer = self._lake.applied(new, source_id)
             return answer
         except ForeignTable as error:
-            return TableRecreated(table=table.name, lake_table=str(table.target)) if table.record.replaces else error
+            return self._places.judged(table, error)
         except Wal2LakeError as error:
             return error
 

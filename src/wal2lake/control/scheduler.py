@@ -41,6 +41,7 @@ from .evolving import Evolving
 from .fulfilment import Fulfilment
 from .moves import Moves
 from .pace import Pace
+from .places import Places
 from .planner import LogView, plan, unfollowed
 from .roster import Roster
 from .state import GroupState, TableState
@@ -78,8 +79,9 @@ class GroupScheduler:
         self._lease = GroupLease(store.dsn, group.name)
         naming = Naming.of(config, group)
         self._naming = naming
+        self._places = Places(self._source, lake, naming)
         self._tables = Roster(
-            group.name, self._source, store, lake, self._log, self._backlog, naming, f"run ({self._lease.holder})"
+            group.name, self._source, store, lake, self._log, self._backlog, self._places, f"run ({self._lease.holder})"
         )
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._stop: Stop = self._stopping
@@ -87,7 +89,7 @@ class GroupScheduler:
         self._applies = Applies(workforce.applies, self._wake.set)
         self._copies = Copies(
             workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set,
-            Patience(self._stopping.is_set),
+            Patience(self._stopping.is_set), self._places,
         )  # fmt: skip
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
@@ -224,6 +226,9 @@ class GroupScheduler:
         if self._upstream.logged < self._until or not self._upstream.connected:
             self._upstream.hurry(self._until)
             return False
+        if leaving := [table.leaving for table in self._tables.awake if table.leaving is not None]:
+            self._upstream.hurry(max(leaving))
+            return False
         self._take_in()
         states = (TableState.STREAMING, TableState.ERRORED, TableState.PAUSED)
         return all(
@@ -247,8 +252,7 @@ class GroupScheduler:
 
     def _drop_lake(self, wish: TableWish) -> None:
         target = wish.target or wish.id
-        source_id = self._source.table_id(wish.oid)
-        if self._store.drop_lake(wish.oid, lambda: self._lake.drop(target, source_id)):
+        if self._store.drop_lake(wish.oid, lambda: self._places.drop(wish.oid, target)):
             log.info("dropped lake table %s", target)
 
     # ---- copying
@@ -259,6 +263,9 @@ class GroupScheduler:
             if table.resync and table.job is None and not table.paused and table.leaving is None
             and table.refused is None and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
+        # A table that was dropped gets what was captured of it before another one takes its place.
+        leaving = {table.target for table in self._tables if table.leaving is not None}
+        pending = [table for table in pending if table.target not in leaving]
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._upstream.connected
         if not pending or not followed or self._upstream.lost is not None:
@@ -432,9 +439,6 @@ class GroupScheduler:
     def _finish(self, table: TableRun, result: Applied) -> None:
         if table.state is TableState.SNAPSHOT:
             self._evolving.copied(table.schema.oid, result.lsn)
-        if table.state is TableState.SNAPSHOT and table.record.replaces is not None:
-            self._store.forget_tables(self.group.name, [table.record.replaces])
-            table.update(replaces=None)
         table.update(target=result.schema.id)
         table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
 

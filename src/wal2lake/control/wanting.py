@@ -14,6 +14,7 @@ from ..config import Config, GroupConfig, TableConfig, settings_of
 from ..errors import TableMissing
 from ..schema import TableId, TableSchema
 from ..source.matching import Matched
+from .state import TableState
 from .store import GroupWish, TableRecord, TableWish
 
 
@@ -60,10 +61,16 @@ class Naming:
 
     tables: Mapping[str, TableConfig]
     on_rename: str = "keep"
+    on_recreate: str = "resync"
 
     @classmethod
     def of(cls, config: Config, group: GroupConfig) -> Naming:
-        return cls(config.tables, group.on_rename)
+        return cls(config.tables, group.on_rename, group.on_recreate)
+
+    def replaces(self, schema: TableSchema) -> bool:
+        """Whether a table takes the place of one that was dropped, without being asked."""
+        settings = settings_of(self.tables, schema.id, schema.heeds)
+        return (settings.on_recreate or self.on_recreate) == "resync"
 
     def first(self, id: TableId, wish: TableWish | None) -> TableId:
         """The name of a lake table that is to be made."""
@@ -96,6 +103,21 @@ def _group(wish: GroupWish) -> GroupConfig:
     group = GroupConfig(name=wish.name, tables=wish.tables, exclude=wish.exclude)
     settings = {"flush_interval": wish.flush_interval, "flush_bytes": wish.flush_bytes}
     return group.model_copy(update={name: value for name, value in settings.items() if value is not None})
+
+
+def by_name(records: Collection[TableRecord]) -> Mapping[TableId, TableRecord]:
+    """What a name means: the live source table that has it, else the lake table, else one that was dropped."""
+    found: dict[TableId, TableRecord] = {}
+    for live in (False, True):
+        some = [record for record in records if (record.state is not TableState.DROPPED) is live]
+        found |= {record.lake_table: record for record in some} | {record.id: record for record in some}
+    return found
+
+
+def listed(records: Collection[TableRecord]) -> list[TableRecord]:
+    """The records that people see: a dropped table gives way to a live one of its name."""
+    live = {record.id for record in records if record.state is not TableState.DROPPED}
+    return [record for record in records if record.state is not TableState.DROPPED or record.id not in live]
 
 
 def named(by_name: Mapping[TableId, TableRecord], names: Iterable[str]) -> list[TableRecord]:

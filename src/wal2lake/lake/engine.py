@@ -90,6 +90,17 @@ class Lake:
             found = self._own(session, table, source_id)
         return None if found is None else _applied(found, table)
 
+    def holder(self, table: TableId) -> str | None:
+        """The id of the source table that a lake table was made from; None if the lake has no such table.
+
+        Raises ForeignTable if wal2lake did not make it.
+        """
+        with self._work("reading", table) as session:
+            found = self._tables.find(session, table)
+        if found is not None and found.source is None:
+            raise _foreign(table)
+        return None if found is None else found.source
+
     def copy(
         self,
         source: CopySource,

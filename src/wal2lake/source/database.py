@@ -75,6 +75,16 @@ class Source:
         identity = self.identity()
         return f"{identity.system_identifier}/{identity.database_oid}/{oid}"
 
+    def oid_of(self, table_id: str) -> int | None:
+        """The oid in a name that `table_id` gave for a table of this database; None for any other database's."""
+        *database, oid = table_id.split("/")
+        mine = self.table_id(0).split("/")[:-1]
+        return int(oid) if database == mine and oid.isdigit() else None
+
+    def names(self) -> dict[int, TableId]:
+        """Every table of the database by oid, with the name that it has now."""
+        return {relation.oid: relation.id for relation in self._ask(matching.relations)}
+
     def discover(self) -> tuple[TableSchema, ...]:
         """The tables that the group's names and patterns mean now."""
         matched = self.match()

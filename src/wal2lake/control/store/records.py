@@ -33,8 +33,6 @@ class TableRecord:
     """the class of the error, which says what happens next"""
     target: TableId | None = None
     """the lake table, which stays when the source table is renamed; None: named like the source table"""
-    replaces: int | None = None
-    """oid of a dropped table of this name, whose lake table this one takes over when it is copied"""
 
     @property
     def lake_table(self) -> TableId:

@@ -28,11 +28,10 @@ from .wishes import Wishes, handed_to
 
 _FIELDS = """"group" text, oid oid, schema text, name text, state text, mode text, applied_lsn pg_lsn, rows bigint,
     changes_applied bigint, last_commit_at timestamptz, behind_since timestamptz, error text, remedy text,
-    retry_at timestamptz, failures int, kind text, target_schema text, target_name text, replaces oid"""
+    retry_at timestamptz, failures int, kind text, target_schema text, target_name text"""
 _INSERT = f"""
 INSERT INTO wal2lake.tables AS t (group_name, oid, schema_name, table_name, state, mode, applied_lsn, rows,
-    changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures, kind, target_schema, target_name,
-    replaces)
+    changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures, kind, target_schema, target_name)
 SELECT * FROM jsonb_to_recordset(%s) AS given ({_FIELDS})
 """  # noqa: S608 - constants
 _SAVE_TABLES = (
@@ -44,7 +43,7 @@ ON CONFLICT (group_name, oid) DO UPDATE SET
     changes_applied = excluded.changes_applied, last_commit_at = excluded.last_commit_at,
     behind_since = excluded.behind_since, error = excluded.error, remedy = excluded.remedy,
     retry_at = excluded.retry_at, failures = excluded.failures, kind = excluded.kind,
-    target_schema = excluded.target_schema, target_name = excluded.target_name, replaces = excluded.replaces,
+    target_schema = excluded.target_schema, target_name = excluded.target_name,
     updated_at = now()
 """
 )
@@ -294,7 +293,6 @@ def _table_record(row: dict[str, Any]) -> TableRecord:
         applied_lsn=lsn(row["applied_lsn"]),
         kind=row.get("kind"),
         target=table_id(row.get("target_schema"), row.get("target_name")),
-        replaces=int(row["replaces"]) if row.get("replaces") is not None else None,
         **{
             name: row[name]
             for name in (

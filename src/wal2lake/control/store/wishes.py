@@ -39,6 +39,16 @@ class Wishes(StoreSession):
                 [oid, id.schema, id.name, *values.values()],
             )
 
+    def inherit_wish(self, oid: int, heir: int) -> None:
+        """What was wanted of a table that is gone is wanted of another one, which has its name; a move is over."""
+        with self.use() as connection:
+            connection.execute(
+                "UPDATE wal2lake.table_wishes SET oid = %(heir)s, moving_from = NULL, handover_lsn = NULL,"
+                " handed_lsn = NULL WHERE oid = %(oid)s"
+                " AND NOT EXISTS (SELECT FROM wal2lake.table_wishes other WHERE other.oid = %(heir)s)",
+                {"oid": oid, "heir": heir},
+            )
+
     def want_resumed(self, tables: Iterable[tuple[int, TableId]]) -> None:
         with self.telling() as connection:
             for oid, id in tables:
