@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from servers import Database
-from wal2lake.demo.compare import compare_tables
+from wal2lake.demo.compare import compare_tables, open_catalog
 
 TableName = str | tuple[str, str]
 
@@ -18,6 +18,12 @@ def assert_equal_tables(database: Database, lake_path: Path | str, tables: Itera
     compared = compare_tables(database.dsn, Path(lake_path), named)
     wrong = [str(one) for one in compared if not one.equal]
     assert not wrong, "the lake differs from PostgreSQL\n" + "\n".join(wrong)
+
+
+def table_directory(lake: Path, table: TableName) -> Path:
+    """Where the files of a lake table are."""
+    with open_catalog(lake) as catalog:
+        return Path(str(catalog.load_table(_split(table)).location()).removeprefix("file:"))
 
 
 def _split(table: TableName) -> tuple[str, str]:

@@ -10,8 +10,8 @@
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
-    │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── TableRecreated
-    │   ├── UpdatesRefused       ├── UpdatesSeen    ├── PartitionUnlogged
+    │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── LakeNameTaken
+    │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
     │   ├── PartitionForeign     └── KeyMisleading
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── LakeUnwritable
@@ -26,6 +26,7 @@ Row values never appear in either; keys may.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,10 +57,16 @@ class Wal2LakeError(Exception):
 
     @property
     def remedy(self) -> str:
-        return self._fill(str(self.fields.get("remedy", self.remedy_text)))
+        given = self.fields.get("remedy")
+        return self._fill(self.remedy_text) if given is None else _named(str(given), self.fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), dict(self.fields))
+
+
+def _named(text: str, fields: Mapping[str, Any]) -> str:
+    """A text with the fields that it names; any other brace stands for itself, as in a line of configuration."""
+    return re.sub(r"\{(\w+)\}", lambda found: str(fields.get(found[1], found[0])), text)
 
 
 def _rebuild(cls: type[Wal2LakeError], fields: dict[str, Any]) -> Wal2LakeError:
@@ -156,6 +163,10 @@ class ChangeLogDamaged(CaptureError):
 class TableError(Wal2LakeError):
     """{table}: {cause}"""
 
+    def about(self, table: str) -> TableError:
+        """The same of a source table: the lake knows its tables by their own names, commands mean the source's."""
+        return type(self)(**{**self.fields, "table": table})
+
 
 class ValueRefused(TableError):
     """{table}: column {column} of the row with {key} holds {what}, which {lake_type} can't hold"""
@@ -235,7 +246,16 @@ class CopyNeeded(TableError):
 class ForeignTable(TableError):
     """{table}: the lake already has a table {lake_table} that wal2lake did not make from this source table"""
 
-    remedy_text = "rename or drop that lake table, or choose another [lake] path"
+    remedy_text = "rename or drop that lake table, then: wal2lake tables resume '{table}'"
+
+
+class LakeNameTaken(TableError):
+    """{table}: lake table {lake_table}, which is to be its own, is that of source table {holder}"""
+
+    kind = Kind.TRANSIENT
+    remedy_text = (
+        "name its lake table otherwise with [tables.'{table}'] target = 'schema.name', and start the run again"
+    )
 
 
 class TableRecreated(TableError):

@@ -24,7 +24,11 @@ class Incompatible(Exception):
 
 
 class Unclear(Exception):
-    """a question that only somebody who knows the change can answer"""
+    """a question that only somebody who knows the change can answer; whatever the answer, a copy has it"""
+
+
+class MasksLost(Unclear):
+    """whether masks were given up with a name: a copy must not guess that"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:
         raise Incompatible("it is published by another publication, or was out of it for a while")
     if lake.id != source.id and lake.masked and _masks(lake) != _masks(source):
         # The settings that hid something may have been lost with the name. Nobody but the operator can say.
-        raise Unclear(f"{source.id} was {lake.id} and has not the masks that it had: is that meant?")
+        raise MasksLost(f"{source.id} was {lake.id} and has not the masks that it had: is that meant?")
 
 
 def _masks(schema: TableSchema) -> dict[int | str, Masking]:

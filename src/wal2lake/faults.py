@@ -14,6 +14,7 @@ MANIFEST_PUBLISHED = "manifest-published"
 LAKE_COMMITTED = "lake-committed"
 COPY_WRITTEN = "copy-written"
 LAKE_EVOLVED = "lake-evolved"
+LAKE_RENAMED = "lake-renamed"
 LAKE_COMPACTED = "lake-compacted"
 SNAPSHOTS_EXPIRED = "snapshots-expired"
 

@@ -95,8 +95,10 @@ class Mirror:
         for group in configured:
             with self._source(group) as source:
                 place = source.standing()
-                mine = [r for r in listed(records) if r.group == group.name] or _unstarted(source, group)
-            record = groups.get(group.name)
+                record = groups.get(group.name)
+                mine = [r for r in listed(records) if r.group == group.name]
+                if record is None and not mine:
+                    mine = _unstarted(source, group)
             running = record is not None and holders[group.name] is not None
             logged = record.logged_lsn if record is not None else None
             # What is committed while nothing can be captured has come to no table yet, and may be of any.

@@ -16,6 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from lake_history import History, Row, copied, multiset, source_id
+from oracle import table_directory
 from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
@@ -84,7 +85,7 @@ class Kept:
 
     @property
     def data(self) -> Path:
-        return self.path / "public" / "kept" / "data"
+        return table_directory(self.path, "kept") / "data"
 
 
 def row(id: int) -> Row:

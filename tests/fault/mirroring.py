@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.exceptions import NoSuchTableError
+
 from oracle import assert_equal_tables
+from remedies import steps, toml
 from servers import Database
 from waiting import wait_until
 from wal2lake.config import Config
@@ -38,7 +43,8 @@ class Mirrored:
         source = {"dsn": self.database.dsn, **self._sections.get("source", {})}
         rest = {name: value for name, value in self._sections.items() if name != "source"}
         rest.setdefault("groups", [{"name": GROUP, "flush_interval": 0.1}])
-        self.config = Config(source=source, lake={"path": str(self.lake)}, **rest)
+        self.sections = {"source": source, "lake": {"path": str(self.lake)}, **rest}
+        self.config = Config(**self.sections)
 
     @property
     def slot(self) -> str:
@@ -93,6 +99,25 @@ class Mirrored:
         assert not thread.is_alive(), "run does not stop"
         if ended:
             raise ended[0]
+
+    def heed(self, remedy: str | None) -> None:
+        """Do what a remedy says, as it is printed: commands of ours, and statements in the source database."""
+        found = steps(remedy or "")
+        assert found, f"nothing that could be done: {remedy}"
+        for step in found:
+            if isinstance(step, str):
+                self.database.execute(step)
+            else:
+                self.command(*step)
+
+    def command(self, *arguments: str) -> str:
+        """What the real command prints, given these arguments and this mirror's configuration."""
+        file = self.lake.parent / "wal2lake.toml"
+        file.write_text(toml(self.sections), "utf-8")
+        command = [sys.executable, "-m", "wal2lake", "-c", str(file), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     # ---- what is seen from outside
 
@@ -150,8 +175,8 @@ class Mirrored:
                 return False
             try:
                 self.equal(*names)
-            except (AssertionError, ValueError) as error:
-                # Columns of different types can't even be compared.
+            except (AssertionError, ValueError, NoSuchTableError) as error:
+                # Columns of different types can't even be compared, and a lake table may be on its way to its name.
                 seen[0] = str(error)
                 return False
             return True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import Mirrored, blocked
 
+from oracle import table_directory
 from servers import Database
 from waiting import wait_until
 
@@ -37,7 +38,7 @@ def test_a_table_that_can_not_be_written_waits_with_a_reason_and_the_others_go_o
     part: str, mirrored: Mirrored
 ) -> None:
     mirrored.catches_up("sick", "well")
-    with blocked(mirrored.lake / "public" / "sick" / part), mirrored.running():
+    with blocked(table_directory(mirrored.lake, "sick") / part), mirrored.running():
         _change(mirrored.database)
         failed = mirrored.fails("sick")
         assert "sick" in f"{failed.error}", failed.error
@@ -59,7 +60,7 @@ def test_a_table_is_tried_again_by_itself_and_nothing_is_skipped(
     monkeypatch.setattr("wal2lake.control.tables.BACKOFF_MOST", 1.0)
     mirrored.catches_up("sick", "well")
     with mirrored.running():
-        with blocked(mirrored.lake / "public" / "sick" / "data"):
+        with blocked(table_directory(mirrored.lake, "sick") / "data"):
             _change(mirrored.database)
             mirrored.fails("sick")
             _change(mirrored.database)

@@ -15,6 +15,7 @@ import pytest
 from mirroring import Mirrored, blocked
 from writing import SteadyWriter
 
+from oracle import table_directory
 from proof_size import proof_size
 from servers import Database
 from wal2lake.mirror import Mirror
@@ -86,7 +87,7 @@ def test_a_table_that_fails_for_long_loses_nothing_and_holds_up_nobody(
         with SteadyWriter(database, RATE, _write) as writer:
             lags.watch(WARM_UP)
             without = lags.watch(SECONDS / 4)
-            with blocked(mirrored.lake / "public" / SICK / "data"):
+            with blocked(table_directory(mirrored.lake, SICK) / "data"):
                 mirrored.fails(SICK)
                 during = lags.watch(SECONDS)
                 failed = mirrored.table(SICK)

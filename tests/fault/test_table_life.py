@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import PATIENCE, Mirrored
 
-from oracle import assert_equal_tables
+from oracle import assert_equal_tables, table_directory
 from servers import Database
 from waiting import wait_until
 from wal2lake.control.catalogue import Catalogue, Wanted
@@ -152,7 +152,7 @@ def test_a_table_added_without_a_copy_begins_empty_at_the_current_position(mirro
 
 
 def test_a_renamed_table_goes_on_into_the_same_lake_table(mirrored: Mirrored) -> None:
-    mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1}])
+    mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_rename": "keep"}])
     mirrored.catches_up("a", "b")
     mirrored.database.execute("ALTER TABLE a RENAME TO renamed")
     _write(mirrored, "renamed", "b", first=101)
@@ -291,9 +291,9 @@ def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothin
 ) -> None:
     # So long that only the command can end it.
     monkeypatch.setattr("wal2lake.control.tables.backoff", lambda *_: 600.0)
-    place, aside = mirrored.lake / "public" / "b", mirrored.lake / "aside"
     with mirrored.running():
         mirrored.is_streaming("a", "b")
+        place, aside = table_directory(mirrored.lake, "b"), mirrored.lake / "aside"
         place.rename(aside)
         _write(mirrored, "a", "b", first=101)
         failed = mirrored.fails("b")

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ConfigFactory
 from lake_history import Snapshot, copied, copy_source, describe, read_lake, source_id
-from oracle import assert_equal_tables
+from oracle import assert_equal_tables, table_directory
 from servers import Database
 from wal2lake.errors import CopyFailed, ForeignTable, TableError
 from wal2lake.lake import Lake
@@ -185,15 +185,15 @@ def test_table_of_another_source_is_never_overwritten(lake: Lake, database: Data
     assert len(read_lake(path, schema.id)) == 1
 
 
-def test_directory_with_files_of_somebody_is_never_written_to(lake: Lake, database: Database, path: Path) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    (path / "public" / "t").mkdir(parents=True)
+def test_a_directory_of_the_tables_name_is_never_written_to(lake: Lake, database: Database, path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     theirs = path / "public" / "t" / "notes.txt"
+    theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
-    with pytest.raises(ForeignTable):
-        copied(lake, database, "t")
-    assert theirs.read_text() == "mine"
-    assert not (path / "_wal2lake" / "copies").exists()
+    copied(lake, database, "t")
+    assert_equal_tables(database, path, ["t"])
+    lake.drop(TableId("public", "t"))
+    assert [file for file in (path / "public").rglob("*") if file.is_file()] == [theirs]
 
 
 def test_a_drop_that_was_cut_off_is_finished_by_the_next(
@@ -201,6 +201,7 @@ def test_a_drop_that_was_cut_off_is_finished_by_the_next(
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     schema = copied(lake, database, "t").schema
+    place = table_directory(path, "t")
 
     def cut_off(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -208,9 +209,9 @@ def test_a_drop_that_was_cut_off_is_finished_by_the_next(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", cut_off)
         lake.drop(schema.id, source_id(schema))
-    (path / "public" / "t" / "data" / "left.parquet").write_bytes(b"not reached before the end")
+    (place / "data" / "left.parquet").write_bytes(b"not reached before the end")
     lake.drop(schema.id, source_id(schema))
-    assert not (path / "public" / "t").exists()
+    assert not place.exists()
     assert not list((path / "_wal2lake" / "copies").iterdir())
 
 
@@ -261,9 +262,10 @@ def test_column_name_that_iceberg_keeps_for_itself_is_refused(lake: Lake, databa
 def test_dropped_table_leaves_no_file_and_can_be_copied_again(lake: Lake, database: Database, path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     copied(lake, database, "t")
+    place = table_directory(path, "t")
     lake.drop(TableId("public", "t"))
     lake.drop(TableId("public", "t"))
-    assert not (path / "public" / "t").exists()
+    assert not place.exists()
     assert lake.applied(TableId("public", "t"), "x/1/1") is None
     assert copied(lake, database, "t").rows == 1
 
@@ -274,5 +276,5 @@ def test_user_properties_stand_above_ours(config: ConfigFactory, spark: Any, dat
     lake.start()
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     copied(lake, database, "t")
-    metadata = max((Path(settings.lake.path) / "public" / "t" / "metadata").glob("*.metadata.json"))
+    metadata = max((table_directory(Path(settings.lake.path), "t") / "metadata").glob("*.metadata.json"))
     assert '"format-version":2' in metadata.read_text()

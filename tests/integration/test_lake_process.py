@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from conftest import ConfigFactory
 from lake_history import copied, describe
+from oracle import table_directory
 from servers import Database
 from waiting import wait_until
 from wal2lake import faults
@@ -113,7 +115,8 @@ def test_jvm_survives_ctrl_c_and_dies_with_its_process_in_the_middle_of_a_copy(
     assert survived
     wait_until(lambda: not alive(jvm), 60, "the JVM ends")
     locker.rollback()
-    half = path / "public" / "t" / "data" / "half.parquet"
+    (written,) = note.glob("*.json")
+    half = Path(json.loads(written.read_text())["location"]) / "data" / "half.parquet"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"what a task had written")
     schema = describe(database, TableId("public", "t"))
@@ -131,7 +134,7 @@ def test_copy_killed_after_its_commit_keeps_the_rows_and_leaves_no_note(
     process = run_copy(database, path, faults.COPY_WRITTEN)
     process.communicate("\n", timeout=120)
     assert process.returncode == -signal.SIGKILL
-    stray = path / "public" / "t" / "data" / "stray.parquet"
+    stray = table_directory(path, "t") / "data" / "stray.parquet"
     stray.write_bytes(b"left by a task that never committed")
     schema = describe(database, TableId("public", "t"))
     applied = lake.applied(schema.id, f"7000000000000000000/5/{schema.oid}")

@@ -44,6 +44,17 @@ def test_a_remedy_given_with_the_error_wins() -> None:
     assert errors.SourceRefused(operation="x", object="y", cause="z", remedy="do {object}").remedy == "do y"
 
 
+def test_a_given_remedy_may_hold_a_line_of_configuration() -> None:
+    remedy = "conf = { 'spark.driver.memory' = '4g' }, mask = {}, {other.name}"
+    assert advise(errors.LakeError(operation="x", cause="y", remedy=remedy)).remedy == remedy
+
+
+def test_an_error_of_a_lake_table_is_told_of_its_source_table() -> None:
+    error = errors.TableError(table="lake.name", cause="gone", remedy="wal2lake tables resync '{table}'")
+    about = error.about("public.t")
+    assert (str(about), about.remedy) == ("public.t: gone", "wal2lake tables resync 'public.t'")
+
+
 def test_a_field_that_was_not_given_is_a_question_mark() -> None:
     assert str(errors.TableMissing()) == "table ? does not exist in the source database"
 

@@ -11,9 +11,22 @@ from test_tables import SCHEMA, applied, copied, manifest, run
 from wal2lake.config import Config, TableConfig
 from wal2lake.control.copies import rounds
 from wal2lake.control.moves import handed_at
+from wal2lake.control.renaming import next_name
 from wal2lake.control.state import TableState
-from wal2lake.control.store import GroupWish, TableWish
-from wal2lake.control.wanting import Naming, arrives, enabled, groups_of, leaves, taken_targets, wanted_by
+from wal2lake.control.store import GroupWish, TableRecord, TableWish
+from wal2lake.control.tables import TableRun
+from wal2lake.control.wanting import (
+    Naming,
+    arrives,
+    aside,
+    by_name,
+    enabled,
+    groups_of,
+    leaves,
+    listed,
+    taken_targets,
+    wanted_by,
+)
 from wal2lake.position import ZERO, Lsn
 from wal2lake.schema import TableId
 from wal2lake.source.matching import FoundTable, Matched
@@ -86,18 +99,94 @@ def test_a_lake_table_is_named_by_command_then_configuration_then_source() -> No
     assert Naming({}).first(T, None) == T
 
 
-def test_a_rename_is_followed_only_where_the_name_was_nobodys_choice() -> None:
+def test_a_lake_table_follows_the_name_unless_it_was_chosen_or_is_to_be_kept() -> None:
     old = TableId("public", "old")
-    assert Naming({}).renamed(SCHEMA, old, None) is None
-    assert Naming({}, "rename").renamed(SCHEMA, old, None) == SCHEMA.id
-    assert Naming({}, "rename").renamed(SCHEMA, SCHEMA.id, None) is None
-    assert Naming({}, "rename").renamed(SCHEMA, old, replace(ADDED, target=old)) is None
-    assert Naming({"public.t": TableConfig(on_rename="keep")}, "rename").renamed(SCHEMA, old, None) is None
-    assert Naming({"public.t": TableConfig(on_rename="rename")}).renamed(SCHEMA, old, None) == SCHEMA.id
+    assert Naming({}).renamed(SCHEMA, old, None) == SCHEMA.id
+    assert Naming({}, "keep").renamed(SCHEMA, old, None) is None
+    assert Naming({}).renamed(SCHEMA, SCHEMA.id, None) is None
+    assert Naming({}).renamed(SCHEMA, old, replace(ADDED, target=old)) is None
+    assert Naming({"public.t": TableConfig(on_rename="keep")}).renamed(SCHEMA, old, None) is None
+    assert Naming({"public.t": TableConfig(on_rename="rename")}, "keep").renamed(SCHEMA, old, None) == SCHEMA.id
+    assert Naming({"public.t": TableConfig(target="x.y")}).renamed(SCHEMA, old, None) == TableId("x", "y")
     root = TableId("public", "root")
-    above = Naming({"public.root": TableConfig(on_rename="rename", target="x.y")})
+    above = Naming({"public.root": TableConfig(on_rename="rename", target="x.y")}, "keep")
     assert above.renamed(replace(SCHEMA, heeds=(root,)), old, None) == SCHEMA.id
     assert above.first(SCHEMA.id, None) == SCHEMA.id
+
+
+def test_a_lake_table_that_made_room_gets_its_name_whatever_the_rule_says() -> None:
+    away = aside(SCHEMA.id, SCHEMA.oid)
+    assert Naming({}, "keep").renamed(SCHEMA, away, None) == SCHEMA.id
+
+
+def _named(oid: int, source: str, lake: str, wanted: str | None = None, made: bool = True) -> TableRun:
+    table = run()
+    table.schema = replace(SCHEMA, oid=oid, id=TableId("public", source))
+    moment = datetime.now(UTC) if made else None
+    table.update(oid=oid, id=table.schema.id, target=TableId("public", lake), last_commit_at=moment)
+    table.renaming = TableId("public", wanted) if wanted else None
+    return table
+
+
+def _next(*tables: TableRun, elsewhere: dict[str, str] | None = None) -> str | None:
+    """The step of the first of some tables; `elsewhere`: source tables of other groups by their lake tables."""
+    others = {
+        TableId("public", lake): TableRecord("g", 99, TableId("public", source), TableState.STREAMING, target=TableId("public", lake))
+        for lake, source in (elsewhere or {}).items()
+    }  # fmt: skip
+    found = next_name(tables[0], tables, others)
+    return found.name if isinstance(found, TableId) else str(found) if found is not None else None
+
+
+def test_a_lake_table_is_renamed_when_its_name_is_free() -> None:
+    t, new = _named(1, "t_old", "t", "t_old"), _named(2, "t", "t_new", "t")
+    assert _next(t, new) == "t_old"
+    assert _next(new, t) is None
+    t.update(target=TableId("public", "t_old"))
+    assert _next(new, t) == "t"
+
+
+def test_lake_tables_that_have_each_other_s_names_move_aside() -> None:
+    a, b = _named(1, "b", "a", "b"), _named(2, "a", "b", "a")
+    assert _next(a, b) == "wal2lake_moving_1" and _next(b, a) == "wal2lake_moving_2"
+    a.update(target=TableId("public", "wal2lake_moving_1"))
+    assert _next(b, a) == "a" and _next(a, b) is None
+
+
+def test_a_lake_table_that_stays_is_not_waited_for() -> None:
+    table, stays = _named(1, "t", "t_new", "t"), _named(2, "kept", "t")
+    assert "is that of source table public.kept" in str(_next(table, stays))
+    assert "is that of source table public.kept" in str(_next(table, elsewhere={"t": "kept"}))
+
+
+def test_a_table_that_has_no_lake_table_holds_no_name() -> None:
+    assert _next(_named(1, "t_old", "t", "t_old"), _named(2, "t_old", "t_old", made=False)) == "t_old"
+
+
+def test_a_dropped_table_is_waited_for() -> None:
+    gone = _named(2, "t", "t")
+    gone.leaving = Lsn(1)
+    assert _next(_named(1, "t", "t_new", "t"), gone) is None
+
+
+def test_swaps_between_groups_move_aside_too() -> None:
+    assert _next(_named(1, "b", "a", "b"), elsewhere={"b": "a"}) == "wal2lake_moving_1"
+
+
+@pytest.mark.parametrize(
+    ("states", "meant"),
+    [(("DROPPED", "STREAMING"), 2), (("STREAMING", "DROPPED"), 1), (("DROPPED", "DROPPED"), 2)],
+)
+def test_a_name_means_the_live_table(states: tuple[str, str], meant: int) -> None:
+    records = [TableRecord("g", oid, T, TableState(state)) for oid, state in enumerate(states, 1)]
+    assert by_name(records)[T].oid == meant
+    assert [record.oid for record in listed(records)] == ([meant] if "STREAMING" in states else [1, 2])
+
+
+def test_the_name_of_a_source_table_stands_above_that_of_a_lake_table() -> None:
+    other = TableRecord("g", 8, TableId("public", "u"), TableState.STREAMING, target=T)
+    assert by_name([TableRecord("g", 7, T, TableState.ERRORED), other])[T].oid == 7
+    assert by_name([other])[T].oid == 8
 
 
 def test_the_configuration_s_group_stands_above_one_of_the_same_name() -> None:

@@ -242,7 +242,7 @@ class GroupConfig(_Section):
         description="A change of columns that a lake table can't follow: resync copies it anew, stop waits.",
     )
     on_rename: OnRename = Field(
-        "keep", description="What a rename of a source table does to its lake table: keep its name, or rename it too."
+        "rename", description="What a rename of a source table does to its lake table: rename it too, or keep its name."
     )
     on_recreate: OnRecreate = Field(
         "resync",
@@ -271,7 +271,8 @@ class TableConfig(_Section):
 
     target: TableName | None = Field(
         None,
-        description="Name of the lake table when it is first made; none: the table's own.",
+        description="Name of the lake table; none: the table's own. With on_rename = 'keep' it counts when the lake "
+        "table is first made.",
         examples=["sales.orders"],
     )
     flush_interval: float | None = Field(
@@ -289,7 +290,7 @@ class TableConfig(_Section):
     on_rename: OnRename | None = Field(
         None,
         description="What a rename of the source table does to the lake table; none: as the group says.",
-        examples=["rename"],
+        examples=["keep"],
     )
     types: dict[str, Annotated[LakeType, BeforeValidator(_lake_type)]] = Field(
         default_factory=dict,

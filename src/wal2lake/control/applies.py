@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 from ..lake.model import Applied
 from .tables import TableRun
@@ -70,7 +71,7 @@ class Applies:
         self.leave(table.schema.oid)
         return table
 
-    def start(self, table: TableRun, work: Callable[[], Applied]) -> None:
+    def start(self, table: TableRun, work: Callable[[], Any]) -> None:
         table.job = job = self._turns.begin((self, table.schema.oid), work)
         table.began = monotonic()
         self._under_way.append(job)

@@ -46,6 +46,8 @@ class Wanted:
     after: Lsn = ZERO
     refused: Mapping[int, Wal2LakeError] = field(default_factory=dict)
     """tables of which nothing is captured, and why; they need a copy when that has an end"""
+    elsewhere: Mapping[TableId, TableRecord] = field(default_factory=dict)
+    """the live tables of other groups, by their lake tables"""
 
 
 class Catalogue:
@@ -85,6 +87,7 @@ class Catalogue:
         return Wanted(
             mine, records, self._store.wanted_resyncs(self._group), self._store.rounds(self._group), wishes,
             dropped, self._source.mark() if fresh else ZERO, began, before, after, {**seen, **self._refused},
+            {r.lake_table: r for r in everybody if r.group != self._group and r.state is not TableState.DROPPED},
         )  # fmt: skip
 
     def _publish(

@@ -113,7 +113,7 @@ class Copies:
         return applied
 
     def _into(self, table: TableRun) -> Into:
-        formerly = self._places.former(table, table.target)
+        formerly = self._places.take(table)
         # Only what a table begins with may be left out: a resync is asked for because of the rows.
         filled = table.wish is None or table.wish.copy or table.record.last_commit_at is not None
         return Into(table.target, formerly, filled)

@@ -15,7 +15,17 @@ from pathlib import Path
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from ..errors import CopyNeeded, SchemaChanged, SchemaUnclear, Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, keyed_as, numbered, rekeyed, require_fillable, with_leaves
+from ..evolution import (
+    Incompatible,
+    MasksLost,
+    Unclear,
+    follow,
+    keyed_as,
+    numbered,
+    rekeyed,
+    require_fillable,
+    with_leaves,
+)
 from ..lake.model import Applied, Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -202,10 +212,17 @@ def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
 
 def unfollowed(schema: TableSchema, error: Incompatible | Unclear, policy: Policy) -> Wal2LakeError:
     """What becomes of a table whose change of columns its lake table can't follow."""
-    table = str(schema.id)
+    table, cause = str(schema.id), str(error)
+    if isinstance(error, MasksLost):
+        remedy = (
+            "give the table a [tables] section with a mask of its own; mask = {} if nothing is to be masked any more"
+        )
+        return SchemaUnclear(table=table, question=cause, remedy=remedy)
     if isinstance(error, Unclear):
-        return SchemaUnclear(table=table, question=str(error))
-    return SchemaChanged(table=table, cause=str(error)) if policy.stop else CopyNeeded(table=table, cause=str(error))
+        if policy.stop:
+            return SchemaUnclear(table=table, question=cause)
+        cause = f"its columns changed, and it can't be told how ({cause})"
+    return SchemaChanged(table=table, cause=cause) if policy.stop else CopyNeeded(table=table, cause=cause)
 
 
 def refused(refusal: Refusal) -> Wal2LakeError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,11 +16,11 @@ from time import monotonic
 
 from ..changelog import ChangeLog
 from ..changelog.manifest import Manifest
-from ..errors import ForeignTable, SlotLost, TableRecreated, Wal2LakeError, advise
+from ..errors import ForeignTable, SlotLost, TableError, TableRecreated, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied
 from ..position import Lsn
-from ..schema import TableSchema
+from ..schema import TableId, TableSchema
 from ..source.database import Source
 from .backlog import Backlog
 from .catalogue import Wanted
@@ -59,6 +59,8 @@ class Roster:
         self._unwanted: set[int] = set()
         self._let_go: dict[int, float] = {}
         """tables that go to another group, and when that was decided"""
+        self.elsewhere: Mapping[TableId, TableRecord] = {}
+        """the live tables of other groups, by their lake tables"""
         self.patient = True
         """whether the waiting time of an error of an earlier run is kept"""
 
@@ -101,6 +103,7 @@ class Roster:
 
     def adopt(self, wanted: Wanted) -> None:
         """Take in the wanted tables: new ones, altered ones, those to be copied anew, those that are gone."""
+        self.elsewhere = wanted.elsewhere
         self._let_go = {oid: at for oid, at in self._let_go.items() if at >= wanted.began}
         removed = {oid for oid, wish in wanted.wishes.items() if wish.wanted is False}
         kept = {schema.oid for schema in wanted.schemas} | (wanted.dropped - removed)
@@ -137,6 +140,7 @@ class Roster:
             if schema.id != table.record.id:
                 log.info("%s is now named %s; its lake table is %s", table.record.id, schema.id, table.target)
             table.update(id=schema.id)
+            self.aim(table)
         self._begin(list(new.values()))
         self._take_leave(wanted)
 
@@ -149,6 +153,16 @@ class Roster:
                 table.refuse()
         elif before is not None:
             self._end_waiting(table)
+
+    def aim(self, table: TableRun) -> None:
+        """See what name a table's lake table is to have; one that has none yet may have any."""
+        if not table.made and not table.arriving:
+            table.update(target=self._places.naming.first(table.schema.id, table.wish))
+        new = self._places.naming.renamed(table.schema, table.target, table.wish)
+        if new != table.renaming:
+            table.renaming, table.rename_failed = new, False
+        if new is not None:
+            self.wake(table)
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
@@ -253,14 +267,8 @@ class Roster:
                     self._settle(table, answer)
 
     def _ask(self, table: TableRun) -> Applied | Wal2LakeError | None:
-        source_id = self._source.table_id(table.schema.oid)
         try:
-            answer = self._lake.applied(table.target, source_id)
-            new = self._places.naming.renamed(table.schema, table.target, table.wish)
-            if answer is None and new is not None:
-                # It may have been renamed just before a crash.
-                answer = self._lake.applied(new, source_id)
-            return answer
+            return self._places.where(table)
         except ForeignTable as error:
             return self._places.judged(table, error)
         except Wal2LakeError as error:
@@ -275,10 +283,12 @@ class Roster:
                 table.resync = True
             case Applied():
                 table.become(TableState.CATCHUP, target=answer.schema.id)
+                table.rename_failed = False
+                self.aim(table)
                 table.advance(answer, self._backlog.after(table.schema.oid, answer.manifest))
             case error:
                 table.detached = isinstance(error, SlotLost | ForeignTable | TableRecreated)
-                table.fail(advise(error))
+                table.fail(advise(error.about(table.name) if isinstance(error, TableError) else error))
 
     def _forget(self, oids: Collection[int]) -> None:
         gone = []

@@ -21,13 +21,13 @@ from typing import Protocol
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, LakeInconsistent, SourceError, Wal2LakeError, advise
+from ..errors import Advice, CopyNeeded, GroupHeld, LakeInconsistent, SourceError, TableError, Wal2LakeError, advise
 from ..evolution import Incompatible, Unclear, follow, moved
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
 from ..position import ZERO, Lsn
-from ..schema import TableId, TableSchema
+from ..schema import TableSchema
 from ..source import selection
 from ..source.database import Source
 from ..source.locking import Patience
@@ -43,6 +43,7 @@ from .moves import Moves
 from .pace import Pace
 from .places import Places
 from .planner import LogView, plan, unfollowed
+from .renaming import Renaming
 from .roster import Roster
 from .state import GroupState, TableState
 from .store import GroupLease, StateStore, TableRecord, TableWish
@@ -78,11 +79,11 @@ class GroupScheduler:
         self._backlog = Backlog(self._log)
         self._lease = GroupLease(store.dsn, group.name)
         naming = Naming.of(config, group)
-        self._naming = naming
         self._places = Places(self._source, lake, naming)
         self._tables = Roster(
             group.name, self._source, store, lake, self._log, self._backlog, self._places, f"run ({self._lease.holder})"
         )
+        self._renaming = Renaming(self._places, self._tables)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._stop: Stop = self._stopping
         self._patience = Patience(self._told_to_stop, self._waits)
@@ -237,7 +238,7 @@ class GroupScheduler:
             or (table.refused is not None and table.state is TableState.ERRORED)
             or (table.state in states and not table.resync and not (table.active and table.waiting is not None))
             for table in self._tables.awake
-        )
+        ) and not any(self._renaming.step(table) for table in self._tables.awake)
 
     def _take_in(self) -> None:
         for oid, manifest in self._backlog.read():
@@ -263,9 +264,12 @@ class GroupScheduler:
             if table.resync and table.job is None and not table.paused and table.leaving is None
             and table.refused is None and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
-        # A table that was dropped gets what was captured of it before another one takes its place.
-        leaving = {table.target for table in self._tables if table.leaving is not None}
-        pending = [table for table in pending if table.target not in leaving]
+        # Another table may have to give up the name first; one that was dropped gets what was captured of it.
+        for table in pending:
+            if isinstance(hindrance := self._renaming.hindrance(table), Wal2LakeError):
+                table.resync, table.copy_failed = False, True
+                self._fail(table, hindrance)
+        pending = [table for table in pending if table.resync and not self._renaming.hindrance(table)]
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._upstream.connected
         if not pending or not followed or self._upstream.lost is not None:
@@ -321,6 +325,12 @@ class GroupScheduler:
 
     def _consider(self, table: TableRun) -> None:
         """Put a table in line for a worker if something waits for it."""
+        renamed = self._renaming.step(table)
+        if isinstance(renamed, Wal2LakeError):
+            self._not_renamed(table, renamed)
+        elif renamed is not None:
+            self._applies.stand_in_line(table)
+            return
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
             return
@@ -328,9 +338,7 @@ class GroupScheduler:
             _look_whether_caught_up(table, applied, self._upstream.logged)
             if table.catch_up and table.waiting is None:
                 self._upstream.ask()
-        if self._commit_due(table, applied) or (
-            self._naming.renamed(table.schema, table.target, table.wish) is not None
-        ):
+        if self._commit_due(table, applied):
             self._applies.stand_in_line(table)
 
     def _commit_due(self, table: TableRun, applied: Applied) -> bool:
@@ -349,13 +357,13 @@ class GroupScheduler:
             return
         while (table := self._applies.next()) is not None:
             applied = table.applied
-            if not table.active or table.job is not None or applied is None or table.resync:
-                continue
             if self._tables.get(table.schema.oid) is not table:
                 # It stood in line when it was let go of, and is somebody else's by now.
                 continue
-            if (new := self._naming.renamed(table.schema, table.target, table.wish)) is not None:
-                self._applies.start(table, partial(self._rename, applied, new))
+            if (rename := self._renaming.begin(table)) is not None:
+                self._applies.start(table, rename)
+                continue
+            if not table.active or table.job is not None or applied is None or table.resync:
                 continue
             if self._tending.urgent(applied):
                 self._tend(table, applied)
@@ -404,8 +412,17 @@ class GroupScheduler:
                 source_id = self._source.table_id(table.schema.oid)
                 self._applies.start(table, partial(self._lake.evolve, table.applied, target, source_id))
 
-    def _rename(self, applied: Applied, new: TableId) -> Applied:
-        return self._lake.rename(applied, new, self._source.table_id(applied.schema.oid))
+    def _renamed(self, table: TableRun, result: object) -> None:
+        self._renaming.finish(table, result)
+        if isinstance(result, BaseException) and not self._stopping.is_set():
+            self._not_renamed(table, result)
+
+    def _not_renamed(self, table: TableRun, error: BaseException) -> None:
+        table.rename_failed = True
+        if table.paused:
+            log.warning("%s: its lake table can't be renamed: %s", table.name, advise(error).message)
+        else:
+            self._fail(table, error)
 
     def _start_tending(self) -> None:
         # A run that is to end soon leaves it to one that goes on.
@@ -426,6 +443,8 @@ class GroupScheduler:
             result = outcome(job)
             if table is self._tending.under_way:
                 self._tended(table, result)
+            elif table in self._renaming:
+                self._renamed(table, result)
             elif isinstance(result, Applied):
                 # A copy that was made while the stream was lost has nothing to continue with.
                 table.resync = table.state is TableState.SNAPSHOT and self._upstream.lost is not None
@@ -448,7 +467,7 @@ class GroupScheduler:
         self._tending.finish(table, result if isinstance(result, Applied) else None)
 
     def _fail(self, table: TableRun, error: BaseException) -> None:
-        advice = advise(error)
+        advice = advise(error.about(table.name) if isinstance(error, TableError) else error)
         if not table.failed_by(advice):
             log.error("%s", advice.message)
         log.debug("the cause", exc_info=error)

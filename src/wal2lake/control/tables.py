@@ -62,6 +62,10 @@ class TableRun:
     """why nothing of it is captured; as long as it is so, nothing is tried"""
     arriving: bool = False
     """another group still has it; its changes are kept here until it is handed over"""
+    renaming: TableId | None = None
+    """the name that its lake table is to have, where that is another than it has"""
+    rename_failed: bool = False
+    """the rename is left until the table is tried again"""
     transitions: list[Transition] = field(default_factory=list)
     """those that the state store does not know of"""
 
@@ -79,6 +83,11 @@ class TableRun:
         return self.record.lake_table
 
     @property
+    def made(self) -> bool:
+        """Whether the lake may have a table of it."""
+        return self.applied is not None or self.record.last_commit_at is not None or self.job is not None
+
+    @property
     def paused(self) -> bool:
         return self.wish is not None and self.wish.paused
 
@@ -94,6 +103,7 @@ class TableRun:
             and self.job is None
             and self.waiting is None
             and not self.resync
+            and self.renaming is None
             and self.applied is not None
             and not self.paused
             and not self.on_the_way

@@ -60,7 +60,7 @@ class Naming:
     """What the configuration says of lake tables' names."""
 
     tables: Mapping[str, TableConfig]
-    on_rename: str = "keep"
+    on_rename: str = "rename"
     on_recreate: str = "resync"
 
     @classmethod
@@ -82,9 +82,14 @@ class Naming:
     def renamed(self, schema: TableSchema, target: TableId, wish: TableWish | None) -> TableId | None:
         """The name that a lake table is to be given after its source table was renamed; None: it keeps its own."""
         settings = settings_of(self.tables, schema.id, schema.heeds)
-        rule = settings.on_rename or self.on_rename
-        named = (wish is not None and wish.target is not None) or settings.target is not None
-        return schema.id if rule == "rename" and not named and target != schema.id else None
+        follows = (settings.on_rename or self.on_rename) == "rename" or target == aside(target, schema.oid)
+        new = self.first(schema.id, wish)
+        return new if follows and target != new else None
+
+
+def aside(target: TableId, oid: int) -> TableId:
+    """The name of a lake table that makes room for another one before it can have its own."""
+    return TableId(target.schema, f"wal2lake_moving_{oid}")
 
 
 def groups_of(config: Config, wishes: Mapping[str, GroupWish]) -> tuple[GroupConfig, ...]:

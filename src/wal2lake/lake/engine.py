@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_RESYNC = "re-copy it with: wal2lake tables resync '{table}'"
 _SMALL = 500_000
 """rows and changes of a table below which a merge is quicker on one core than on several"""
 
@@ -101,6 +103,12 @@ class Lake:
             raise _foreign(table)
         return None if found is None else found.source
 
+    def has(self, table: TableId, source_id: str) -> bool:
+        """Whether the lake has a table of this name that was made from a source table."""
+        with self._work("reading", table) as session:
+            found = self._tables.find(session, table)
+        return found is not None and found.source == source_id
+
     def copy(
         self,
         source: CopySource,
@@ -128,10 +136,13 @@ class Lake:
             if found is not None and not into.rows and found.source == source_id:
                 self._tables.restate(quiet, table, record)
                 return self._now(quiet, table, source_id)
-            self._unfinished.copying(table, source_id, found)
+            location = self._unfinished.copying(table, source_id, found)
             try:
                 with self._driver.session(f"copy of {table}", settings) as session:
-                    self._write_copy(session, source, snapshot, source_id, found is not None, progress, into.rows)
+                    write = (
+                        self._tables.replace if found is not None else partial(self._tables.create, location=location)
+                    )
+                    self._write_copy(session, source, snapshot, source_id, write, progress, into.rows)
             except BaseException as error:
                 self._after_failed_copy(source_id, error)
                 raise
@@ -233,16 +244,26 @@ class Lake:
             self._tables.restate(session, table, Record(applied.lsn, applied.manifest, applied.changes))
             return self._now(session, table, source_id)
 
-    def rename(self, applied: Applied, new: TableId, source_id: str) -> Applied:
-        """Give a table another name; its files stay where they are. Raises ForeignTable if the name is taken."""
-        old = applied.schema.id
-        with self._work("renaming", old) as session:
+    def rename(self, source_id: str, names: Sequence[TableId], new: TableId) -> Applied | None:
+        """Give the table of a source table another name; its files stay where they are. None if the lake has none.
+
+        It has one of `names` now, or the new one already. Raises ForeignTable if that is another's.
+        """
+        with self._work("renaming", new) as session:
+            # What an interrupted copy has left is found by the name that the table had.
+            self._unfinished.clear(session, source_id)
             if self._own(session, new, source_id) is None:
-                self._now(session, old, source_id)
+                found = ((name, self._tables.find(session, name)) for name in names)
+                old = next((name for name, one in found if one is not None and one.source == source_id), None)
+                if old is None:
+                    return None
                 self._tables.rename(session, old, new)
+                log.info("lake table %s is renamed to %s", old, new)
+                faults.reached(faults.LAKE_RENAMED)
+            now = self._now(session, new, source_id)
             # The name in the table's own description is set last, so that it is set again after a crash in between.
-            self._tables.describe(session, new, replace(applied.schema, id=new), source_id)
-            return replace(applied, schema=replace(applied.schema, id=new))
+            self._tables.describe(session, new, now.schema, source_id)
+            return now
 
     def drop(self, table: TableId, source_id: str | None = None) -> None:
         """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable.
@@ -307,7 +328,7 @@ class Lake:
         if now.changes != applied.changes:
             raise TableError(
                 table=str(applied.schema.id), cause="its lake table was set back to an earlier version",
-                remedy=f"copy it anew with: wal2lake tables resync '{applied.schema.id}'",
+                remedy=_RESYNC,
             )  # fmt: skip
         return None
 
@@ -321,8 +342,8 @@ class Lake:
         raise error
 
     def _write_copy(
-        self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str, exists: bool,
-        progress: Callable[[int], None], filled: bool,
+        self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str,
+        write: Callable[..., None], progress: Callable[[int], None], filled: bool,
     ) -> None:  # fmt: skip
         from . import snapshot as copying
 
@@ -330,10 +351,7 @@ class Lake:
         if not filled:
             rows = rows.where("false")
         with copying.watched(session, self._driver.group(), progress):
-            if exists:
-                self._tables.replace(session, rows, source.schema, source_id)
-            else:
-                self._tables.create(session, rows, source.schema, source_id)
+            write(session, rows, source.schema, source_id)
 
     def _after_failed_copy(self, source_id: str, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -350,10 +368,12 @@ def _applied(found: Found, table: TableId) -> Applied:
     if found.record is None or found.schema is None:
         raise TableError(
             table=str(table), cause="its lake table has lost its position",
-            remedy=f"copy it anew with: wal2lake tables resync '{table}'",
+            remedy=_RESYNC,
         )  # fmt: skip
     record = found.record
-    return Applied(record.lsn, record.manifest, record.changes, found.rows, found.schema, found.upkeep)
+    # A rename that was cut off has left another name in the table's own description.
+    schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
+    return Applied(record.lsn, record.manifest, record.changes, found.rows, schema, found.upkeep)
 
 
 def _foreign(table: TableId) -> ForeignTable:
@@ -361,9 +381,7 @@ def _foreign(table: TableId) -> ForeignTable:
 
 
 def _gone(table: TableId) -> TableError:
-    return TableError(
-        table=str(table), cause="its lake table is gone", remedy=f"copy it anew with: wal2lake tables resync '{table}'"
-    )
+    return TableError(table=str(table), cause="its lake table is gone", remedy=_RESYNC)
 
 
 def _includes(now: Applied, batch: Batch) -> bool:

@@ -7,8 +7,11 @@ is off, because each session has a cache of its own that would not see the commi
 from __future__ import annotations
 
 import json
+import secrets
+import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,9 +82,26 @@ class IcebergTables:
     def sql_name(self, table: TableId) -> str:
         return sql_name(table)
 
-    def location(self, table: TableId) -> Path | None:
-        """Where the files of a new table go; None if the user's own catalog decides that."""
-        return None if self._lake.catalog else directory(self._path, table)
+    def new_location(self, table: TableId) -> Path | None:
+        """A directory that no other table has or had; None if the user's own catalog decides where a table goes."""
+        return None if self._lake.catalog else directory(self._path, table, secrets.token_hex(4))
+
+    @property
+    def catalog_decides(self) -> bool:
+        """Whether the user's own catalog says where tables go, so that two may have one directory."""
+        return bool(self._lake.catalog)
+
+    def placed(self, session: SparkSession, location: str) -> frozenset[TableId]:
+        """The tables whose files are in a directory."""
+        if self.catalog_decides:
+            catalog = self._catalog(session)
+            ids = [each for space in catalog.listNamespaces() for each in catalog.listTables(space)]
+            found = {each: _plain(str(catalog.loadTable(each).location())) for each in ids}
+            return frozenset(_table_id(each) for each, place in found.items() if place == location)
+        # Asked of the catalog's own file: one table that can't be read must not hinder another.
+        with closing(sqlite3.connect(f"{(self._path / CATALOG_FILE).as_uri()}?mode=ro", uri=True, timeout=60)) as db:
+            rows = db.execute("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables").fetchall()
+        return frozenset(TableId(space, name) for space, name, file in rows if _plain(file).startswith(location + "/"))
 
     def find(self, session: SparkSession, table: TableId) -> Found | None:
         loaded = self.load(session, table)
@@ -105,16 +125,17 @@ class IcebergTables:
         current = loaded.currentSnapshot()
         return _facts(loaded, current, self._summary(session, current))
 
-    def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
+    def create(
+        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, location: str | None
+    ) -> None:
         with self._namespaces:
             # Two copies of one schema would both find it missing, and the catalog takes only one of them.
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{quoted(schema.id.schema)}")
         writer = frame.writeTo(sql_name(schema.id)).using("iceberg")
         for name, value in {**TABLE_PROPERTIES, **self._lake.properties, **_identity(schema, source)}.items():
             writer = writer.tableProperty(name, value)
-        location = self.location(schema.id)
         if location is not None:
-            writer = writer.tableProperty("location", str(location))
+            writer = writer.tableProperty("location", location)
         writer.create()
 
     def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:  # noqa: ARG002
@@ -297,6 +318,10 @@ def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
     snapshots = loaded.snapshots()
     oldest = snapshots.get(0).timestampMillis()
     return facts_of(summary, snapshots.size(), oldest, current.timestampMillis())
+
+
+def _table_id(identifier: Any) -> TableId:
+    return TableId(str(identifier.namespace()), str(identifier.name()))
 
 
 def _plain(file: str) -> str:

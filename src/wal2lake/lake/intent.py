@@ -61,11 +61,6 @@ def _read(path: Path) -> Intent:
     return Intent(**{**data, "table": TableId(*data["table"])})
 
 
-def occupied(directory: Path) -> bool:
-    """Whether there is any file below a directory."""
-    return any(names for _, _, names in os.walk(directory))
-
-
 def unreferenced(directory: Path, referenced: frozenset[str], since: float) -> Iterator[Path]:
     """Files below a directory that came after a moment and that no version of the table refers to."""
     for folder, _, names in os.walk(directory):

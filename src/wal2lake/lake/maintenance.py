@@ -120,6 +120,8 @@ class Maintenance:
         if now - memory.swept < _SWEEP_INTERVAL or not data.is_relative_to(self._path):
             return
         self._memories[table] = replace(memory, swept=now)
+        if self._tables.catalog_decides and self._tables.placed(session, str(location)) != {table}:
+            return
         # Listed before the table is looked at, so that what is committed in between is never taken for an orphan.
         old = _older(data, now - ORPHAN_AGE)
         orphans = _orphans(data, old, self._tables.files(session, table)) if old else []

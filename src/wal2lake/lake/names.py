@@ -1,7 +1,8 @@
 """Names: of lake tables in Spark SQL, and of their directories.
 
 A directory is named like the table where that is safe as a path for every reader; any other character becomes `~`
-and two hex digits per UTF-8 byte, so that two tables never share a directory: "Größe 1" is `Gr~c3~b6~c3~9fe~201`.
+and two hex digits per UTF-8 byte: "Größe 1" is `Gr~c3~b6~c3~9fe~201`. A random suffix follows, so that no two tables
+share a directory: a table keeps its files where they are when it is renamed, and another one may get its name.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def sql_name(table: TableId) -> str:
     return f"{CATALOG}.{quoted(table.schema)}.{quoted(table.name)}"
 
 
-def directory(lake: Path, table: TableId) -> Path:
-    """Where the files of a table are, with the default catalog."""
+def directory(lake: Path, table: TableId, suffix: str) -> Path:
+    """Where the files of a new table go, with the default catalog."""
     schema = _safe(table.schema)
     if schema == OURS or schema.startswith(CATALOG_FILE):
         schema = _escape(schema[0]) + schema[1:]
-    return lake / schema / _safe(table.name)
+    return lake / schema / f"{_safe(table.name)}-{suffix}"
 
 
 def _safe(name: str) -> str:

@@ -58,8 +58,13 @@ class TableFormat(Protocol):
     def find(self, session: SparkSession, table: TableId) -> Found | None:
         """The table as it is now, never from a cache; None if there is no table of that name."""
 
-    def create(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
-        """Make the table with these rows, in one commit. Fails if a table of that name exists."""
+    def create(
+        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, location: str | None
+    ) -> None:
+        """Make the table with these rows, in one commit. Fails if a table of that name exists.
+
+        Its files go to `location`; None: where the catalog puts them.
+        """
 
     def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
         """Put these rows, columns and properties in the place of the table's, in one commit."""

@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ForeignTable
 from ..schema import TableId
 from .iceberg import IcebergTables
-from .intent import Intent, Intents, occupied, unreferenced
+from .intent import Intent, Intents, unreferenced
 from .names import OURS
 from .table import Found
 
@@ -33,13 +32,12 @@ class Unfinished:
         self._lake, self._tables = lake, tables
         self._notes = Intents(lake / OURS / "copies")
 
-    def copying(self, table: TableId, source_id: str, found: Found | None) -> None:
-        """A copy begins. Raises ForeignTable if somebody else's files are where it would write."""
-        location = Path(found.location) if found is not None else self._tables.location(table)
-        if found is None and location is not None and occupied(location):
-            raise ForeignTable(table=str(table), lake_table=f"directory {location}")
+    def copying(self, table: TableId, source_id: str, found: Found | None) -> str | None:
+        """A copy begins. Where the files of a new table go; None: where they are, or where the catalog puts them."""
+        location = Path(found.location) if found is not None else self._tables.new_location(table)
         text = None if location is None else str(location)
         self._notes.write(Intent(source_id, table, text, found is None, time.time()))
+        return text if found is None else None
 
     def dropping(self, table: TableId, source_id: str, location: str) -> None:
         self._notes.write(Intent(source_id, table, location, True, time.time()))
@@ -54,11 +52,14 @@ class Unfinished:
             return
         found = self._tables.find(session, note.table)
         location = None if note.location is None else Path(note.location)
-        if found is None and note.ours and location is not None and location.is_relative_to(self._lake):
-            shutil.rmtree(location, ignore_errors=True)
-        elif found is not None and found.source == source_id and location is not None:
-            referenced = self._tables.files(session, note.table)
-            for path in list(unreferenced(location, referenced, note.began - _CLOCK_SLACK)):
-                path.unlink(missing_ok=True)
+        if location is not None and location.is_relative_to(self._lake) and location.exists():
+            # A table may have another name by now, and a user's catalog may put two tables into one directory.
+            placed = self._tables.placed(session, str(location))
+            if not placed and note.ours:
+                shutil.rmtree(location, ignore_errors=True)
+            elif placed == {note.table} and found is not None and found.source == source_id:
+                referenced = self._tables.files(session, note.table)
+                for path in list(unreferenced(location, referenced, note.began - _CLOCK_SLACK)):
+                    path.unlink(missing_ok=True)
         log.info("cleared what was left of an interrupted copy or drop of %s", note.table)
         self._notes.remove(source_id)

@@ -67,7 +67,7 @@ def test_snapshot_name_is_quoted() -> None:
     ],
 )
 def test_directory_is_safe_for_every_reader(table: TableId, expected: str) -> None:
-    assert directory(Path("/lake"), table) == Path("/lake") / expected
+    assert directory(Path("/lake"), table, "1a2b3c4d") == Path("/lake") / f"{expected}-1a2b3c4d"
 
 
 def test_spark_names_and_texts_are_quoted() -> None:

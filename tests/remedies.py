@@ -1,0 +1,126 @@
+"""Remedies that name a command: an inventory of those in the code, and the means to do what they say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+SOURCE = Path(__file__).parents[1] / "src" / "wal2lake"
+TESTS = Path(__file__).parent
+T = TypeVar("T", bound=Callable[..., Any])
+
+_COMMAND = re.compile(r"wal2lake (?!and\b|on\b|did\b|does\b)[a-z]+[^;,)]*")
+_SQL = re.compile(
+    r"\b(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT|ROLLBACK|COMMIT|UPDATE|DELETE) [A-Z_a-z…].*?(?=;|$|, or |, and )"
+)
+
+
+def heals(*remedies: str) -> Callable[[T], T]:
+    """Says which remedies a test carries out and finds to heal, each by words of its error, cause or text."""
+
+    def register(test: T) -> T:
+        return test
+
+    assert remedies
+    return register
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A remedy in the code; what is filled in later is an ellipsis."""
+
+    place: str
+    error: str
+    cause: str
+    text: str
+
+    @property
+    def names_a_command(self) -> bool:
+        return bool(_COMMAND.search(self.text) or _SQL.search(self.text))
+
+    def __str__(self) -> str:
+        return f"{self.error}: {self.cause} | {self.text}"
+
+
+def inventory() -> list[Remedy]:
+    """Every remedy that the code can print: defaults of errors, and those given where an error is raised."""
+    return [remedy for path in sorted(SOURCE.rglob("*.py")) for remedy in _of_file(path)]
+
+
+def registered() -> set[str]:
+    """The words by which tests say what they carry out."""
+    found = set()
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "heals":
+                found |= {_template(argument) for argument in node.args}
+    return found
+
+
+def steps(remedy: str) -> list[list[str] | str]:
+    """What a remedy says to do, in its order: a command of ours as its arguments, or a statement for PostgreSQL."""
+    found: list[tuple[int, list[str] | str]] = []
+    for match in _COMMAND.finditer(remedy):
+        found.append((match.start(), shlex.split(match[0])[1:]))
+    found += [(match.start(), match[0]) for match in _SQL.finditer(remedy)]
+    return [step for _, step in sorted(found, key=lambda each: each[0])]
+
+
+def toml(value: Any, top: bool = True) -> str:
+    """A configuration as TOML."""
+    match value:
+        case dict() if top:
+            return "".join(f"{json.dumps(key)} = {toml(each, False)}\n" for key, each in value.items())
+        case dict():
+            return "{ " + ", ".join(f"{json.dumps(key)} = {toml(each, False)}" for key, each in value.items()) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(toml(each, False) for each in value) + "]"
+        case _:
+            return json.dumps(value)
+
+
+def _of_file(path: Path) -> Iterator[Remedy]:
+    name, tree = str(path.relative_to(SOURCE)), ast.parse(path.read_text("utf-8"))
+    names: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names.setdefault(node.targets[0].id, []).append(node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "remedy_text":
+                    cause = " ".join((ast.get_docstring(node) or "").split())
+                    yield Remedy(f"{name}:{each.lineno}", node.name, _blank(cause), _blank(_template(each.value)))
+        elif isinstance(node, ast.Call):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            for key in ("remedy", "allowed"):
+                value = given.get(key)
+                # A text that has a name of its own is each that the name is given in this file.
+                texts = names.get(value.id, []) if isinstance(value, ast.Name) else [value] if value else []
+                for text in texts:
+                    cause = _template(given["cause"]) if "cause" in given else ""
+                    yield Remedy(f"{name}:{node.lineno}", ast.unparse(node.func), cause, _blank(_template(text)))
+
+
+def _template(node: ast.expr) -> str:
+    """The text of a string expression; parts that are computed become an ellipsis."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_template(value) for value in values)
+        case ast.BinOp(left=left, right=right):
+            return _template(left) + _template(right)
+        case _:
+            return "…"
+
+
+def _blank(text: str) -> str:
+    """A template for `format` in the same form."""
+    return re.sub(r"\{\w+\}", "…", text).replace("{{", "{").replace("}}", "}")
