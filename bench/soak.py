@@ -138,7 +138,7 @@ def _bytes(directory: Path) -> int:
 
 
 def _table_files(project: Project) -> tuple[int, int]:
-    directory = project.lake / "public" / TABLES[0]
+    (directory,) = (project.lake / "public").glob(f"{TABLES[0]}-*")
     newest = max((directory / "metadata").glob("*.metadata.json"), key=lambda path: path.name)
     files = sum(1 for path in directory.rglob("*") if path.is_file() and not path.name.endswith(".crc"))
     return files, newest.stat().st_size

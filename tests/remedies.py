@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,19 +49,22 @@ class Remedy:
         return f"{self.error}: {self.cause} | {self.text}"
 
 
+@cache
 def inventory() -> list[Remedy]:
     """Every remedy that the code can print: defaults of errors, and those given where an error is raised."""
     return [remedy for path in sorted(SOURCE.rglob("*.py")) for remedy in _of_file(path)]
 
 
-def registered() -> set[str]:
+@cache
+def registered() -> frozenset[str]:
     """The words by which tests say what they carry out."""
-    found = set()
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    found: set[str] = set()
+    texts = [text for path in TESTS.rglob("test_*.py") if "heals(" in (text := path.read_text("utf-8"))]
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "heals":
                 found |= {_template(argument) for argument in node.args}
-    return found
+    return frozenset(found)
 
 
 def steps(remedy: str) -> list[list[str] | str]:
@@ -86,7 +90,10 @@ def toml(value: Any, top: bool = True) -> str:
 
 
 def _of_file(path: Path) -> Iterator[Remedy]:
-    name, tree = str(path.relative_to(SOURCE)), ast.parse(path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    if not any(word in text for word in ("remedy", "allowed")):
+        return
+    name, tree = str(path.relative_to(SOURCE)), ast.parse(text)
     names: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -103,9 +110,9 @@ def _of_file(path: Path) -> Iterator[Remedy]:
                 value = given.get(key)
                 # A text that has a name of its own is each that the name is given in this file.
                 texts = names.get(value.id, []) if isinstance(value, ast.Name) else [value] if value else []
-                for text in texts:
+                for given_text in texts:
                     cause = _template(given["cause"]) if "cause" in given else ""
-                    yield Remedy(f"{name}:{node.lineno}", ast.unparse(node.func), cause, _blank(_template(text)))
+                    yield Remedy(f"{name}:{node.lineno}", ast.unparse(node.func), cause, _blank(_template(given_text)))
 
 
 def _template(node: ast.expr) -> str:

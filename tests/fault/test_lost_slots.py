@@ -12,6 +12,7 @@ import pytest
 from mirroring import Mirrored, lines_of_error, missed
 
 from command import Project
+from remedies import heals
 from servers import Database, fresh_database
 from waiting import wait_until
 from wal2lake.demo.compare import open_catalog
@@ -59,12 +60,13 @@ def _assert_refused_then_repaired(mirrored: Mirrored) -> None:
             assert mirrored.slot in f"{table.error}" and "may be missing" in f"{table.error}", table.error
             assert table.remedy == "copy the tables anew with: wal2lake tables resync --all"
         assert _held(mirrored.lake) == before
-    mirrored.resync()
+    mirrored.heed(lost[TABLES[0]].remedy)
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 105)
     mirrored.catches_up(*TABLES)
 
 
+@heals("SlotLost: replication slot")
 def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 101)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import PATIENCE, Mirrored, missed
 
+from remedies import heals
 from servers import Database
 from waiting import wait_until
 from wal2lake.control.store import GroupWish
@@ -80,11 +81,14 @@ def test_a_table_recreated_while_nothing_runs_takes_the_place_of_the_old_one(mir
     assert _lake_tables(mirrored.lake) == {"public.t", "public.other"}
 
 
+@heals("TableRecreated")
 def test_a_recreated_table_that_is_to_stop_is_resynced_by_its_name(mirrored: Mirrored) -> None:
     _stops(mirrored)
     with open_catalog(mirrored.lake) as catalog:
         assert catalog.load_table(("public", "t")).scan().to_arrow().num_rows == 9
-    assert Mirror(mirrored.config).resync(["public.t"]) == ("public.t",)
+    stopped = mirrored.table("t")
+    assert stopped is not None
+    mirrored.heed(stopped.remedy)
     mirrored.catches_up("t", "other")
 
 
@@ -123,6 +127,7 @@ def test_a_recreated_table_stays_removed_and_in_its_group(mirrored: Mirrored) ->
     assert [(table.name, table.group) for table in mirror.tables()] == [("public.t", "second")]
 
 
+@heals("it was dropped at the source")
 def test_a_dropped_table_is_refused_by_commands_that_need_one_and_can_be_removed(mirrored: Mirrored) -> None:
     mirrored.catches_up("t", "other")
     mirrored.database.execute("DROP TABLE t")
@@ -130,8 +135,7 @@ def test_a_dropped_table_is_refused_by_commands_that_need_one_and_can_be_removed
     mirror = Mirror(mirrored.config)
     with pytest.raises(CommandRefused, match="dropped at the source") as refused:
         mirror.resync(["public.t"])
-    assert "wal2lake tables remove 'public.t' --drop-lake" in refused.value.remedy
-    mirror.remove(["public.t"], drop_lake=True)
+    mirrored.heed(refused.value.remedy)
     mirrored.catches_up("other")
     assert _names(mirrored) == ["public.other"]
     assert _lake_tables(mirrored.lake) == {"public.other"}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import Mirrored, missed
 
+from remedies import heals
 from servers import Database, make_server
 from waiting import wait_until
 from wal2lake.demo.server import EmbeddedServer
@@ -122,12 +123,13 @@ def _refused_then_repaired(source: Restorable, mirrored: Mirrored) -> None:
         for table in lost.values():
             assert "was set back" in f"{table.error}", table.error
             assert table.remedy == "copy the tables anew with: wal2lake tables resync --all"
-    mirrored.resync()
+    mirrored.heed(lost[TABLES[0]].remedy)
     mirrored.catches_up(*TABLES)
     source.write(201)
     mirrored.catches_up(*TABLES)
 
 
+@heals("SourceRestored")
 def test_a_copy_whose_wal_ends_before_what_was_captured(source: Restorable, mirrored: Mirrored) -> None:
     captured = _captured_beyond_the_copy(source, mirrored)
     source.put_back()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mirroring import Mirrored, missed
 
+from remedies import heals
 from servers import Database
 from wal2lake.mirror import Mirror
 from wal2lake.observe.status import TableStatus
@@ -64,6 +65,7 @@ def _follow_remedies(mirrored: Mirrored, tables: dict[str, TableStatus]) -> None
         Mirror(mirrored.config).resync(names)
 
 
+@heals("ValueRefused")
 def test_found_by_the_copy(mirrored: Mirrored) -> None:
     _spoil(mirrored.database)
     refused = missed(mirrored.once())

@@ -87,7 +87,7 @@ class Catalogue:
         return Wanted(
             mine, records, self._store.wanted_resyncs(self._group), self._store.rounds(self._group), wishes,
             dropped, self._source.mark() if fresh else ZERO, began, before, after, {**seen, **self._refused},
-            {r.lake_table: r for r in everybody if r.group != self._group and r.state is not TableState.DROPPED},
+            self._elsewhere(everybody),
         )  # fmt: skip
 
     def _publish(
@@ -132,6 +132,12 @@ class Catalogue:
                 schema = appending[oid]
                 found[oid] = UpdatesSeen(table=str(schema.id), count=changes, fix=identity_fix(schema))
         return found
+
+    def _elsewhere(self, everybody: Sequence[TableRecord]) -> Mapping[TableId, TableRecord]:
+        """The tables of other groups by their lake tables; what was dropped has none to itself any more."""
+        others = [record for record in everybody if record.group != self._group]
+        names = self._source.names() if others else {}
+        return {record.lake_table: record for record in others if record.oid in names}
 
     def _live(self, records: dict[int, TableRecord], everybody: Sequence[TableRecord]) -> dict[int, TableRecord]:
         """The records without those of dropped tables whose lake table belongs to another one by now."""

@@ -1,0 +1,169 @@
+"""What an error says to do is done as it is printed, and heals: the tables are equal afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from mirroring import Mirrored, missed
+
+from remedies import heals
+from servers import Database
+from waiting import wait_until
+from wal2lake.demo.compare import open_catalog
+from wal2lake.errors import CommandRefused, ConfigError, SlotLost, SourceRefused, Wal2LakeError
+from wal2lake.mirror import Mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP = {"name": "default", "flush_interval": 0.1}
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 9) i"
+    )
+    return Mirrored(database, tmp_path / "lake", spark, groups=[GROUP])
+
+
+@heals("its lake table is gone")
+def test_a_lake_table_that_somebody_dropped(mirrored: Mirrored) -> None:
+    with mirrored.running():
+        mirrored.is_streaming("t")
+        with open_catalog(mirrored.lake) as catalog:
+            catalog.drop_table(("public", "t"))
+        mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
+        mirrored.heed(mirrored.fails("t", "is gone").remedy)
+        mirrored.becomes_equal("t")
+
+
+@heals("ForeignTable")
+def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
+    mirrored.lake.mkdir()
+    rows = pa.table({"id": pa.array([7], pa.int32())})
+    with open_catalog(mirrored.lake) as catalog:
+        catalog.create_namespace("public")
+        catalog.create_table(("public", "t"), schema=rows.schema)
+    with mirrored.running():
+        failed = mirrored.fails("t", "did not make")
+        assert failed.remedy is not None and failed.remedy.startswith("rename or drop that lake table, then: ")
+        with open_catalog(mirrored.lake) as catalog:
+            catalog.drop_table(("public", "t"))
+        mirrored.heed(failed.remedy)
+        mirrored.becomes_equal("t")
+
+
+@heals("leaves out some of insert")
+def test_a_publication_that_leaves_changes_out(mirrored: Mirrored) -> None:
+    mirrored.database.execute("CREATE PUBLICATION theirs FOR TABLE t WITH (publish = 'insert')")
+    _configured_after(mirrored, {"publication": "theirs"})
+
+
+@heals("is not in publication")
+def test_a_table_that_is_not_in_the_publication(mirrored: Mirrored) -> None:
+    mirrored.database.execute("CREATE PUBLICATION theirs")
+    _configured_after(mirrored, {"publication": "theirs", "tables": ["public.t"]})
+
+
+@heals("without their partitions")
+def test_a_publication_that_sends_partitions_as_their_root(mirrored: Mirrored) -> None:
+    mirrored.database.execute(
+        "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100); INSERT INTO t VALUES (1, 'v');"
+        "CREATE PUBLICATION theirs FOR TABLE t WITH (publish_via_partition_root)"
+    )
+    _configured_after(mirrored, {"publication": "theirs", "tables": ["public.t"]})
+
+
+def _configured_after(mirrored: Mirrored, settings: dict[str, object]) -> None:
+    mirrored.configure(groups=[GROUP | settings])
+    with pytest.raises(ConfigError) as refused:
+        mirrored.once()
+    mirrored.heed(refused.value.remedy)
+    mirrored.catches_up("t")
+
+
+@heals("it is FOR ALL TABLES")
+def test_a_publication_of_all_tables_under_our_name(mirrored: Mirrored) -> None:
+    mirrored.database.execute("CREATE PUBLICATION wal2lake_default FOR ALL TABLES")
+    _allowed_after(mirrored, SourceRefused)
+
+
+@heals("SET LOGGED")
+def test_a_table_that_is_not_in_the_wal(mirrored: Mirrored) -> None:
+    mirrored.database.execute("ALTER TABLE t SET UNLOGGED")
+    mirrored.configure(groups=[GROUP | {"tables": ["public.t"]}])
+    _allowed_after(mirrored, SourceRefused)
+
+
+@heals("exists already, and the change log of this lake knows nothing of it")
+def test_a_slot_of_our_name(mirrored: Mirrored) -> None:
+    mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [mirrored.slot])
+    _allowed_after(mirrored, SlotLost)
+
+
+def _allowed_after(mirrored: Mirrored, error: type[Wal2LakeError]) -> None:
+    with pytest.raises(error) as refused:
+        mirrored.once()
+    mirrored.heed(refused.value.remedy)
+    mirrored.catches_up("t")
+
+
+@heals("is locked by server process")
+def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    migration = mirrored.database.connect(autocommit=False)
+    migration.execute("ALTER TABLE t ADD COLUMN w text")
+    with mirrored.running():
+        wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+        mirrored.heed(mirrored.group().remedy)
+        mirrored.is_streaming("t")
+        mirrored.follows("t")
+
+
+@heals("there are several groups", "mirrors it already", "the configuration has it", "there is no such group")
+def test_commands_that_are_refused_name_those_that_are_not(mirrored: Mirrored) -> None:
+    mirrored.configure(groups=[GROUP | {"tables": ["public.other"]}, {"name": "second", "tables": ["public.another"]}])
+    mirrored.database.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE TABLE another (id int PRIMARY KEY)")
+    mirror = Mirror(mirrored.config)
+    _refused(mirrored, lambda: mirror.add(["public.t"]), "several groups")
+    mirrored.catches_up("t", "other", "another")
+    _refused(mirrored, lambda: mirror.add(["public.t"], group="second"), "mirrors it already")
+    wait_until(lambda: _moved(mirrored), 60, mirror.tables)
+    _refused(mirrored, lambda: mirror.drop_group("second"), "the configuration has it")
+    assert [group.enabled for group in mirror.groups()] == [True, False]
+    mirror.enable_group("second")
+    _refused(mirrored, lambda: mirror.move(["public.t"], "third"), "no such group")
+    mirror.move(["public.t"], "third")
+    wait_until(lambda: _moved(mirrored, "third"), 60, mirror.tables)
+    mirrored.catches_up("t", "other", "another")
+
+
+def _refused(mirrored: Mirrored, ask: Callable[[], object], cause: str) -> None:
+    with pytest.raises(CommandRefused, match=cause) as refused:
+        ask()
+    mirrored.heed(refused.value.remedy)
+
+
+def _moved(mirrored: Mirrored, group: str = "second") -> bool:
+    """Both groups have to run for a move."""
+    assert not missed(mirrored.once())
+    table = mirrored.table("t")
+    return table is not None and table.group == group
+
+
+@heals("group … has …")
+def test_a_group_that_wants_the_table_of_another(mirrored: Mirrored) -> None:
+    mirrored.catches_up("t")
+    mirrored.configure()
+    with pytest.raises(AssertionError, match=r"group default has public\.t"):
+        mirrored.command("groups", "create", "second", "--tables", "public.t")
+    mirrored.command("groups", "create", "second")
+    mirrored.command("tables", "move", "public.t", "--group", "second")
+    wait_until(lambda: _moved(mirrored), 60, Mirror(mirrored.config).tables)
+    mirrored.catches_up("t")
