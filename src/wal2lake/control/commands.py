@@ -199,7 +199,9 @@ class Commands:
         for record in records:
             changes = {
                 "wanted": True, "group": destination.name, "handover_lsn": None, "handed_lsn": None,
-                "moving_from": None if record.group == group else record.group, "target": record.lake_table,
+                "moving_from": None if record.group == group else record.group,
+                # A lake table that is named like its source table is free to follow its name.
+                "target": record.lake_table if record.lake_table != record.id else None,
             }  # fmt: skip
             self._store.wish(record.oid, record.id, changes)
             self._note_of(record, f"tables move --group {group}")

@@ -36,11 +36,26 @@ class Renaming:
             return None
         return next_name(table, self._tables, self._tables.elsewhere)
 
-    def hindrance(self, table: TableRun) -> LakeNameTaken | bool:
+    def ready(self, pending: Sequence[TableRun]) -> tuple[list[TableRun], list[tuple[TableRun, LakeNameTaken]]]:
+        """The tables that can be copied as far as their lake tables' names go, and those that waiting won't help."""
+        holders: dict[TableId, list[TableRun]] = {}
+        for table in self._tables if pending else ():
+            if table.made:
+                holders.setdefault(table.target, []).append(table)
+        ready, hindered = [], []
+        for table in pending:
+            answer = self._hindrance(table, holders.get(table.target, ()))
+            if isinstance(answer, LakeNameTaken):
+                hindered.append((table, answer))
+            elif not answer:
+                ready.append(table)
+        return ready, hindered
+
+    def _hindrance(self, table: TableRun, holders: Iterable[TableRun]) -> LakeNameTaken | bool:
         """Whether a table can't be copied yet because of its lake table's name; an error if waiting does not help."""
         if table.renaming is not None and not table.rename_failed:
             return True
-        holder = holder_of(table, table.target, self._tables)
+        holder = holder_of(table, table.target, holders)
         if holder is not None and (holder.leaving is not None or holder.renaming is not None):
             return _taken(table, table.target, holder.name) if holder.rename_failed else True
         if holder is not None:

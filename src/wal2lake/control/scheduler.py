@@ -265,11 +265,10 @@ class GroupScheduler:
             and table.refused is None and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
         # Another table may have to give up the name first; one that was dropped gets what was captured of it.
-        for table in pending:
-            if isinstance(hindrance := self._renaming.hindrance(table), Wal2LakeError):
-                table.resync, table.copy_failed = False, True
-                self._fail(table, hindrance)
-        pending = [table for table in pending if table.resync and not self._renaming.hindrance(table)]
+        pending, hindered = self._renaming.ready(pending)
+        for table, error in hindered:
+            table.resync, table.copy_failed = False, True
+            self._fail(table, error)
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._upstream.connected
         if not pending or not followed or self._upstream.lost is not None:
