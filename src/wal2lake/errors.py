@@ -14,7 +14,7 @@
     │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
     │   ├── PartitionForeign     └── KeyMisleading
     ├── LakeError                Spark, the catalog, the storage
-    │   ├── SparkUnavailable     ├── LakeUnwritable
+    │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
     ├── GroupHeld                another process runs this group
     └── CommandRefused           what a command asks for can't be had
@@ -277,6 +277,12 @@ class SparkUnavailable(LakeError):
     remedy_text = "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless) and see [spark] conf"
 
 
+class SparkLost(LakeError):
+    """Spark's JVM is gone: {cause}"""
+
+    remedy_text = "No action needed: it is started again; if this repeats, give it more memory in [spark] conf"
+
+
 class LakeUnwritable(LakeError):
     """cannot write to the lake at {path}: {cause}"""
 
@@ -323,12 +329,14 @@ class Advice:
     kind: Kind
     message: str
     remedy: str
+    interrupted: bool = False
+    """the work was cut off by something that is repaired for all work at once"""
 
 
 def advise(error: BaseException) -> Advice:
     """One place that turns any error into what happens next."""
     if isinstance(error, Wal2LakeError):
-        return Advice(error.kind, str(error), error.remedy)
+        return Advice(error.kind, str(error), error.remedy, isinstance(error, SparkLost))
     if isinstance(error, OSError) and error.errno in _STORAGE:
         reason = LakeUnwritable(path=error.filename or "?", cause=error.strerror)
         return Advice(reason.kind, str(reason), reason.remedy)

@@ -24,7 +24,6 @@ from .control.preflight import check as preflight
 from .control.state import GroupState, Mode, TableState
 from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
 from .control.wanting import enabled, groups_of, listed, named
-from .errors import Wal2LakeError
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
 from .position import Lsn
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
     from .observe.tail import Change
 
 log = logging.getLogger(__name__)
+
+CANCELLED_SECONDS = 5.0
+"""how long work on the lake may take to end after it was cancelled"""
+_STOP_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -246,13 +249,16 @@ class Mirror:
                     self._config, group, lake, store, self._progress, workforce, options.resync_on_gap
                 )
 
+            ended = threading.Event()
             try:
                 # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
                 threading.Thread(target=_quietly_start, args=[lake], name="spark-start", daemon=True).start()
+                threading.Thread(target=_hasten, args=[stop, ended, lake, store], name="stop", daemon=True).start()
                 return Groups(self._config, store, scheduler, options.groups).run(stop, once)
             finally:
                 workforce.close()
                 lake.stop()
+                ended.set()
 
     @contextmanager
     def _commands(self, reading: bool = False) -> Iterator[Commands]:
@@ -285,12 +291,26 @@ class Mirror:
 def _quietly_start(lake: Lake) -> None:
     try:
         lake.start()
-    except Wal2LakeError as error:
+    except Exception as error:
         log.debug("Spark did not start: %s", error)
 
 
+def _hasten(stop: threading.Event, ended: threading.Event, lake: Lake, store: StateStore) -> None:
+    """See to it that a run ends soon after it was told to. Work is cancelled by whoever began it, as far as it can be.
+
+    What can't be cancelled ends with the JVM: it may end at any moment without a commit that is half made.
+    """
+    while not stop.wait(_STOP_LOOK_SECONDS):
+        if ended.is_set():
+            return
+    store.hurry()
+    # While it starts it has nothing to finish.
+    if not lake.ready or not ended.wait(CANCELLED_SECONDS):
+        lake.kill()
+
+
 def _group_state(record: GroupRecord | None, running: bool, wanted: bool) -> str:
-    if record is not None and running:
+    if record is not None and wanted and (running or record.state is GroupState.ERRORED):
         return record.state.value
     return GroupState.STOPPED.value if wanted else GroupState.DISABLED.value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_partitions_are_locked_in_waits_too_short_to_abort_a_migration(database:
         return len(began - {(None,)}) >= 3
 
     def hold(snapshot: str) -> TableSchema:
-        with copying.held_still(source, "g", schema, snapshot, {}) as described:
+        with copying.held_still(partial(connect, source, "g"), schema, snapshot, {}, lambda: False) as described:
             return described
 
     with (

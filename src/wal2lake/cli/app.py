@@ -155,9 +155,11 @@ def run(
     with copy_progress(errors) as progress:
         mirror = invocation(context).mirror(progress)
         if not once:
-            until_stopped(lambda stop: mirror.run(stop, options))
+            until_stopped(lambda stop: mirror.run(stop, options), exit_code=0)
             return
-        result, stopped = until_stopped(lambda stop: (mirror.run_once(stop, options), stop.is_set()))
+        result, stopped = until_stopped(
+            lambda stop: (mirror.run_once(stop, options), stop.is_set()), exit_code=failure.EXIT_FAILED
+        )
     _tell_once(result, stopped)
 
 

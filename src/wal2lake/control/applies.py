@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
 from ..lake.model import Applied
 from .tables import TableRun
-from .turns import Turns
+from .turns import Turns, end
 
 FEWEST_WORKERS = 2
 CLUSTER_WORKERS = 8
@@ -82,13 +82,11 @@ class Applies:
         self._under_way = [job for job in self._under_way if not job.done()]
         return [self._ended.get() for _ in range(self._ended.qsize())]
 
-    def close(self) -> None:
-        """Wait for what is under way; what has not begun is left."""
+    def close(self, cancel: Callable[[], object] = lambda: None) -> None:
+        """Wait for what is under way, which `cancel` hastens; what has not begun is left."""
         for oid in list(self._line):
             self.leave(oid)
-        for job in self._under_way:
-            job.cancel()
-        wait(self._under_way)
+        end(self._under_way, cancel)
 
     def _end(self, table: TableRun) -> None:
         self._ended.put(table)

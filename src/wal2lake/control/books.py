@@ -12,7 +12,7 @@ from functools import partial
 from time import monotonic
 
 from ..changelog.witness import Witness
-from ..errors import Wal2LakeError
+from ..errors import advise
 from ..position import Lsn
 from .chores import Chores
 from .roster import Roster, Unsaved
@@ -74,11 +74,14 @@ class Books:
         try:
             self._store.save_tables(each.record for each in tables)
             self._store.add_history([entry for each in tables for entry in each.history])
+            tables = ()
             if group is not None:
                 # Last, so that whoever sees a group's position sees its tables at that position.
                 self._write_group(group)
-        except Wal2LakeError as error:
-            log.warning("the state store could not be written: %s", error)
+        except Exception as error:
+            # A full disk, too: what the store was told is noted in a file.
+            log.warning("the state store could not be written: %s", advise(error).message)
+            log.debug("the cause", exc_info=True)
             return tables, group
         return (), None
 

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MOST_DEATHS = 5
 """so many times in a row the process may die without publishing anything"""
+STOP_SECONDS = 7.0
+"""how long the process may take to publish what is complete and to go"""
 _STOP = "stop"
 """what the parent says, beside positions up to which it is in a hurry"""
 _BOOT = (
@@ -91,7 +93,7 @@ class CaptureProcess:
         """Ask for what is complete to be published at once, or when all below `until` has come."""
         self._send(until)
 
-    def stop(self, timeout: float = 10.0) -> CaptureReport:
+    def stop(self, timeout: float = STOP_SECONDS) -> CaptureReport:
         """End the process cleanly; by force when it takes too long. What is durable stays, the rest comes again."""
         self._stopping.set()
         if self._process is None or self._keeper is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from ..errors import Wal2LakeError
+from ..errors import advise
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,8 +42,10 @@ class Chores:
             future, then = self._under_way.pop(what)
             try:
                 then(future.result())
-            except Wal2LakeError as error:
-                log.warning("%s did not succeed: %s", what, error)
+            except Exception as error:
+                # Whatever it is, it ends this piece of work and nothing else.
+                log.warning("%s did not succeed: %s", what, advise(error).message)
+                log.debug("the cause", exc_info=error)
 
     def close(self) -> None:
         """Wait for what is under way; nothing follows from it any more but `finish`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
@@ -26,7 +26,7 @@ from ..source.locking import Patience
 from ..source.model import ExportedSnapshot
 from .places import Places
 from .tables import TableRun
-from .turns import Turns
+from .turns import Turns, end
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +78,11 @@ class Copies:
             self._rounds = [copy_round for copy_round in self._rounds if not copy_round.finished]
         return tables
 
-    def close(self) -> None:
+    def close(self, cancel: Callable[[], object] = lambda: None) -> None:
+        """Wait for what is under way, which `cancel` hastens; what has not begun is left."""
         self._turns.leave(self)
         for copy_round in self._rounds:
-            copy_round.end()
+            copy_round.end(cancel)
 
     def _end(self, table: TableRun) -> None:
         self._ended.put(table)
@@ -165,11 +166,9 @@ class CopyRound:
     def finished(self) -> bool:
         return self._left == 0
 
-    def end(self) -> None:
-        """Wait for the copies under way; those that have not begun are left."""
-        for job in self._jobs:
-            job.cancel()
-        wait(self._jobs)
+    def end(self, cancel: Callable[[], object]) -> None:
+        """Wait for the copies under way, which `cancel` hastens; those that have not begun are left."""
+        end(self._jobs, cancel)
         self.close()
 
     def close(self) -> None:

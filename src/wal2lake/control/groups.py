@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from ..config import Config, GroupConfig
-from ..errors import ConfigError, Wal2LakeError
+from ..errors import ConfigError, GroupHeld, Kind, Wal2LakeError, advise
 from .dropping import drop_group
 from .scheduler import GroupScheduler
 from .state import backoff
@@ -24,6 +24,8 @@ from .wanting import enabled, groups_of
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
+LASTING_SECONDS = 600.0
+"""a group that ran for so long before it failed has failed for the first time"""
 _TURN_SECONDS = 0.1
 
 MakeScheduler = Callable[[GroupConfig], GroupScheduler]
@@ -48,6 +50,9 @@ class _Run:
         self.records: tuple[TableRecord, ...] = ()
         self.error: BaseException | None = None
         self._scheduler, self._once = scheduler, once
+        self._began = monotonic()
+        self.lasted = 0.0
+        """seconds"""
         self._stop = _Stop(stop)
         self._thread = threading.Thread(target=self._body, name=f"group-{group.name}")
         self._thread.start()
@@ -57,6 +62,18 @@ class _Run:
             self.records = self._scheduler.run(self._stop, self._once)
         except BaseException as error:
             self.error = error
+        finally:
+            self.lasted = monotonic() - self._began
+
+    @property
+    def recovers(self) -> bool:
+        """Whether it has failed of something that may pass: what it does is then begun again from what is durable."""
+        return (
+            self.error is not None
+            and self._scheduler.proven
+            and advise(self.error).kind is not Kind.CONFIGURATION
+            and not isinstance(self.error, GroupHeld)
+        )
 
     @property
     def alive(self) -> bool:
@@ -83,19 +100,20 @@ class Groups:
         self._ended = threading.Event()
 
     def run(self, stop: threading.Event, once: bool) -> list[TableRecord]:
-        self._store.create()
         try:
+            self._store.create()
             if once:
                 return self._run_once(stop)
             threading.Thread(target=self._listen, name="groups-listen", daemon=True).start()
             self._run(stop)
+        except Wal2LakeError:
+            if not stop.is_set():
+                raise
+            log.debug("the run was stopped", exc_info=True)
         finally:
             self._ended.set()
-            for run in self._runs.values():
+            for run in list(self._runs.values()):
                 run.end()
-        for run in self._runs.values():
-            if run.error is not None:
-                raise run.error
         return []
 
     def _run_once(self, stop: threading.Event) -> list[TableRecord]:
@@ -164,15 +182,19 @@ class Groups:
         return [group for group in groups if enabled(group, wishes) and (not self._only or group.name in self._only)]
 
     def _look_at_failures(self, stop: threading.Event) -> None:
-        failed = [run for name, run in self._runs.items() if run.error is not None and name not in self._ending]
-        if failed and not any(run.alive for run in self._runs.values()):
+        # Groups that have stopped are taken out by threads of their own.
+        runs = dict(self._runs)
+        failed = [run for name, run in runs.items() if run.error is not None and name not in self._ending]
+        if failed and not any(run.alive or run.recovers for run in runs.values()):
             raise failed[0].error or AssertionError("it failed")
         now = monotonic()
         for run in failed:
             name = run.group.name
             times, at = self._again.get(name, (0, 0.0))
             if not at:
-                log.error("group %s: %s", name, run.error)
+                times = 0 if run.lasted > LASTING_SECONDS else times
+                advice = advise(run.error or AssertionError("it failed"))
+                log.error("group %s: %s; it is started again in a while", name, advice.message)
                 self._again[name] = (times + 1, now + backoff(times + 1))
             elif now >= at:
                 self._again[name] = (times, 0.0)

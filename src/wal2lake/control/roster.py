@@ -242,6 +242,13 @@ class Roster:
         due = [table for table in self._awake.values() if table.retry_due(now)]
         self._place(due, {table.schema.oid for table in due if table.copy_failed})
 
+    def retry_interrupted(self) -> None:
+        """Spark is back: try those again that failed with its end."""
+        for table in self._awake.values():
+            if table.interrupted:
+                table.interrupted = False
+                self._end_waiting(table)
+
     def _place(self, tables: Sequence[TableRun], to_copy: Collection[int]) -> None:
         """Find out from the lake where tables stand, when a run begins and when an error is tried again."""
         for table in tables:

@@ -21,7 +21,17 @@ from typing import Protocol
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, CopyNeeded, GroupHeld, LakeInconsistent, SourceError, TableError, Wal2LakeError, advise
+from ..errors import (
+    Advice,
+    CopyNeeded,
+    GroupHeld,
+    LakeInconsistent,
+    SourceError,
+    SparkLost,
+    TableError,
+    Wal2LakeError,
+    advise,
+)
 from ..evolution import Incompatible, Unclear, follow, moved
 from ..lake import Lake
 from ..lake.model import Applied, Batch
@@ -106,6 +116,7 @@ class GroupScheduler:
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
         self._ousted: GroupHeld | None = None
+        self._failed: Advice | None = None
 
     # ---- the life of a run
 
@@ -120,6 +131,12 @@ class GroupScheduler:
                 if self._settled():
                     break
                 self._wake.wait(self._upstream.freshness.awaited or TURN_SECONDS)
+        except Exception as error:
+            self._failed = advise(error)
+            if not stop.is_set():
+                raise
+            # A stop cuts off whatever is under way, and what is cut off fails.
+            log.debug("group %s was stopped", self.group.name, exc_info=True)
         finally:
             self._end()
         return tuple(table.record for table in self._tables if not table.arriving)
@@ -161,21 +178,44 @@ class GroupScheduler:
         self._books.note(error=str(error), remedy=error.remedy)
         self._books.save_now(ZERO)
 
+    @property
+    def proven(self) -> bool:
+        """Whether it has streamed: what ends it from then on is no mistake in the configuration."""
+        return self._upstream.connected
+
     def _end(self) -> None:
         self._stopping.set()
-        self._upstream.stop()
-        if under_way := [table.target for table in self._tables.awake if table.job is not None]:
-            self._lake.cancel(under_way)
-        self._copies.close()
-        self._applies.close()
-        self._chores.close()
-        self._chores.finish()
-        self._finish_jobs()
-        if self._lease.held:
+        capture = threading.Thread(target=self._upstream.stop, name=f"end-capture-{self.group.name}")
+        capture.start()
+        steps = (
+            self._source.interrupt, self._end_work, self._chores.close, self._chores.finish, self._finish_jobs,
+            capture.join, self._note_end, self._lease.release, self._source.close,
+        )  # fmt: skip
+        for step in steps:
+            # Whatever fails here, above all the lease is released.
+            try:
+                step()
+            except Exception as error:
+                log.warning("group %s: while it ended: %s", self.group.name, advise(error).message)
+                log.debug("the cause", exc_info=True)
+
+    def _end_work(self) -> None:
+        def cancel() -> None:
+            self._lake.cancel([table.target for table in self._tables.awake if table.job is not None])
+
+        cancel()
+        self._copies.close(cancel)
+        self._applies.close(cancel)
+
+    def _note_end(self) -> None:
+        if not self._lease.held:
+            return
+        if self._failed is None or self._stop.is_set():
             self._books.note(state=GroupState.STOPPED, holder=None)
-            self._books.save_now(self._upstream.told)
-        self._lease.release()
-        self._source.close()
+        else:
+            failed = self._failed
+            self._books.note(state=GroupState.ERRORED, holder=None, error=failed.message, remedy=failed.remedy)
+        self._books.save_now(self._upstream.told)
 
     def _watch_lease(self) -> None:
         while not self._stopping.is_set():
@@ -194,8 +234,8 @@ class GroupScheduler:
     # ---- one turn of the loop
 
     def _step(self) -> None:
-        if self._ousted is not None:
-            raise self._ousted
+        if (ends := self._ousted or self._lake.failure) is not None:
+            raise ends
         self._chores.finish()
         self._upstream.look(ending=self._until is not None)
         self._take_in()
@@ -205,21 +245,27 @@ class GroupScheduler:
         self._wishes.move(self._upstream.logged)
         if self._upstream.lost is not None:
             self._face_loss(self._upstream.lost)
-        else:
+        if self._lake.ready:
+            self._start_work()
+        self._tables.rest()
+        self._retire()
+        self._books.save(self._upstream.told)
+
+    def _start_work(self) -> None:
+        """Begin what the lake is to do; while Spark is started again, all of it waits."""
+        if self._upstream.lost is None:
+            self._tables.retry_interrupted()
             self._tables.retry()
         self._copy_pending()
         for table in self._tables.awake:
             self._consider(table)
         self._start_applies()
         self._start_evolving()
-        self._tables.rest()
         self._start_tending()
-        self._retire()
-        self._books.save(self._upstream.told)
 
     def _settled(self) -> bool:
         """Whether a run that is to end has done all it can."""
-        if self._until is None or any(table.job is not None for table in self._tables.awake):
+        if self._until is None or not self._lake.ready or any(table.job is not None for table in self._tables.awake):
             return False
         if self._upstream.lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
@@ -468,7 +514,9 @@ class GroupScheduler:
     def _fail(self, table: TableRun, error: BaseException) -> None:
         advice = advise(error.about(table.name) if isinstance(error, TableError) else error)
         if not table.failed_by(advice):
-            log.error("%s", advice.message)
+            # A table that is re-copied by itself needs nobody.
+            level = logging.WARNING if isinstance(error, CopyNeeded | SparkLost) else logging.ERROR
+            log.log(level, "%s", advice.message if table.name in advice.message else f"{table.name}: {advice.message}")
         log.debug("the cause", exc_info=error)
         table.fail(advice, at_once=self._until is not None and table.record.failures < ONCE_ATTEMPTS - 1)
         if isinstance(error, CopyNeeded):

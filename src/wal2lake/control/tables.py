@@ -44,6 +44,8 @@ class TableRun:
     """a table that has this position has caught up"""
     copy_failed: bool = False
     """what is tried again is the copy"""
+    interrupted: bool = False
+    """its first failure came with Spark's end: it is tried again as soon as Spark is back"""
     detached: bool = False
     """the change log can't help it any more, only a fresh copy can"""
     held: int | None = None
@@ -178,7 +180,9 @@ class TableRun:
             self.copy_failed, self.applied = True, None
         self.held = None
         failures = self.record.failures + 1
-        seconds = backoff(failures, random.random()) if advice.kind is Kind.TRANSIENT else BACKOFF_MOST
+        self.interrupted = advice.interrupted and failures == 1
+        # What stays until somebody changes something is looked at now and then; room on a disk may come at any time.
+        seconds = BACKOFF_MOST if advice.kind is Kind.CONFIGURATION else backoff(failures, random.random())
         if at_once and advice.kind is Kind.TRANSIENT:
             seconds = 0.0
         self.become(

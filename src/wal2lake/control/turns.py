@@ -7,12 +7,14 @@ all groups stand in one line, so that one of a large group waits no longer than 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+
+CANCEL_SECONDS = 0.25
 
 
 class Turns:
@@ -75,6 +77,17 @@ class Turns:
             called = list(self._line.values())[: max(0, self._most - self._busy)]
         for call in called:
             call()
+
+
+def end(jobs: Collection[Future[T]], cancel: Callable[[], object]) -> None:
+    """Wait until jobs have ended; those that have not begun never will.
+
+    `cancel` is called until then: work that was on its way to what can be cancelled gets there a moment later.
+    """
+    for job in jobs:
+        job.cancel()
+    while wait(jobs, CANCEL_SECONDS).not_done:
+        cancel()
 
 
 @dataclass(frozen=True)

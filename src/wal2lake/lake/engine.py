@@ -14,10 +14,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from .. import faults
-from ..errors import CommitFailed, ForeignTable, LakeUnwritable, TableError, Wal2LakeError
+from ..errors import (
+    CommitFailed,
+    ForeignTable,
+    LakeUnwritable,
+    SparkLost,
+    SparkUnavailable,
+    TableError,
+    Wal2LakeError,
+    advise,
+)
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from .carriable import require_carriable
@@ -27,6 +37,7 @@ from .maintenance import Maintenance
 from .model import Applied, Batch, Into
 from .names import OURS
 from .plan import How, plan
+from .restarts import MOST_IN_A_ROW, Restarts
 from .session import Driver
 from .table import Found, Record
 from .unfinished import Unfinished
@@ -56,31 +67,94 @@ class Lake:
         self._cancelled = 0
         self._starting = threading.Lock()
         self._started = False
+        self._stopped = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self.starts = 0
+        """how many times Spark has been started; work that failed with a JVM can be tried again on the next one"""
+        self.failure: SparkUnavailable | None = None
+        """why there will be no Spark any more: it died too often, or a session that was given has ended"""
+
+    @property
+    def ready(self) -> bool:
+        """Whether Spark is there to work with; it is not while it is being started again."""
+        return self._started
 
     def start(self) -> None:
-        """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError."""
+        """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError.
+
+        When its JVM dies it is started again, as long as that does not happen too often.
+        """
         with self._starting:
+            if self.failure is not None:
+                raise self.failure
             if self._started:
                 return
-            self._require_writable()
-            self._driver.start(self._tables.settings())
-            with self._work("opening the catalog", "the lake") as session:
-                self._tables.find(session, TableId("wal2lake", "wal2lake"))
-            self._started = True
+            self._open()
+            if not self._driver.given and self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep, name="spark-keeper", daemon=True)
+                self._keeper.start()
+
+    def _open(self) -> None:
+        self._require_writable()
+        self._driver.start(self._tables.settings())
+        with self._work("opening the catalog", "the lake") as session:
+            self._tables.find(session, TableId("wal2lake", "wal2lake"))
+        self.starts += 1
+        self._started = True
+
+    def _keep(self) -> None:
+        """Start Spark again whenever its JVM has ended by itself."""
+        restarts = Restarts()
+        while True:
+            began = monotonic()
+            how = self._driver.wait()
+            self._started = False
+            delay = restarts.ended(monotonic() - began)
+            while not self._stopped.is_set():
+                if delay is None:
+                    self.failure = _given_up(how)
+                    return
+                log.warning("Spark's JVM is gone (%s); it is started again", how)
+                if self._stopped.wait(delay):
+                    return
+                try:
+                    with self._starting:
+                        self._driver.discard()
+                        self._open()
+                    log.info("Spark is back")
+                    break
+                except Exception as error:
+                    log.debug("starting Spark again", exc_info=True)
+                    how, delay = advise(error).message, restarts.ended(0.0)
+            if self._stopped.is_set():
+                return
 
     def stop(self) -> None:
         """End the Spark that `start` began; a session that was given goes on. Safe from any thread, and twice."""
+        self._stopped.set()
         self._driver.stop()
+
+    def kill(self) -> None:
+        """End the Spark that `start` began at once, also while it starts: work under way fails, no commit is half made.
+
+        A session that was given goes on.
+        """
+        self._stopped.set()
+        self._driver.kill()
 
     def cancel(self, tables: Collection[TableId] | None = None) -> None:
         """Let the work under way, or that on some tables, fail now, so that a stop is quick; no commit is half made."""
         self._cancelled += 1
-        if tables is None:
-            self._driver.cancel()
-            self._maintenance.cancel()
-        else:
-            names = tuple(f" {table}" for table in tables)
-            self._driver.cancel(lambda label: label.endswith(names))
+        try:
+            if tables is None:
+                self._driver.cancel()
+            else:
+                names = tuple(f" {table}" for table in tables)
+                self._driver.cancel(lambda label: label.endswith(names))
+            self._maintenance.cancel(tables)
+        except Exception:
+            # The JVM is gone, and what it did with it.
+            log.debug("cancelling the work under way", exc_info=True)
 
     def applied(self, table: TableId, source_id: str) -> Applied | None:
         """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours.
@@ -294,8 +368,25 @@ class Lake:
             raise
         except Exception as error:
             if copy and isinstance(table, TableId):
-                raise copy_failure(error, table, str(self._path)) from error
-            raise lake_failure(error, table, operation, str(self._path)) from error
+                failure = copy_failure(error, table, str(self._path))
+            else:
+                failure = lake_failure(error, table, operation, str(self._path))
+            raise self._lost(failure) from error
+
+    def _lost(self, failure: Wal2LakeError) -> Wal2LakeError:
+        """The error of some work, or that its JVM has ended meanwhile, of which errors of any kind may follow."""
+        if isinstance(failure, SparkLost) and not self._stopped.is_set():
+            # A JVM that can't be talked to is of no use, whether or not its process is still there.
+            self._started = False
+            self._driver.kill()
+        if self._stopped.is_set() or not self._driver.gone:
+            return failure
+        if self._driver.given:
+            self.failure = SparkUnavailable(
+                cause="the session that was given has ended", remedy="make a new one and start the mirror again with it"
+            )
+            return self.failure
+        return failure if isinstance(failure, SparkLost) else SparkLost(cause="it ended while there was work under way")
 
     def _require_writable(self) -> None:
         try:
@@ -362,6 +453,14 @@ class Lake:
         except Exception:
             # The note stays, and whoever looks at the table next does it.
             log.debug("cleaning up after a failed copy", exc_info=True)
+
+
+def _given_up(how: str) -> SparkUnavailable:
+    return SparkUnavailable(
+        cause=f"its JVM ended {MOST_IN_A_ROW + 1} times in a row, last: {how}",
+        remedy="give it more memory, as in: [spark] conf = { 'spark.driver.memory' = '4g' }, and see that the machine"
+        " has it; run with --debug to see Spark's own messages",
+    )
 
 
 def _applied(found: Found, table: TableId) -> Applied:

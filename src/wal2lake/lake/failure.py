@@ -17,7 +17,7 @@ from ..errors import (
     LakeError,
     LakeInconsistent,
     LakeUnwritable,
-    SparkUnavailable,
+    SparkLost,
     Wal2LakeError,
 )
 from ..schema import TableId
@@ -68,9 +68,9 @@ def _links(java: Any) -> Iterator[Link]:
 
 
 def _gateway_errors() -> tuple[type[BaseException], ...]:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JNetworkError
 
-    return (Py4JError, ConnectionError)
+    return (Py4JNetworkError, ConnectionError)
 
 
 def _has(links: tuple[Link, ...], *names: str) -> bool:
@@ -85,7 +85,7 @@ def lake_failure(  # noqa: PLR0911 - a table of cases
         return error
     links = chain(error)
     if not links and isinstance(error, _gateway_errors()):
-        return SparkUnavailable(cause="its JVM is gone", remedy="start wal2lake again")
+        return SparkLost(cause=f"it does not answer while {operation} {table}")
     if _has(links, _ICEBERG + "CommitStateUnknownException"):
         return CommitUnknown(table=str(table), cause="the catalog did not answer")
     if any(link.inconsistent for link in links):

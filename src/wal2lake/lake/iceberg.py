@@ -226,7 +226,8 @@ class IcebergTables:
         return self._java(session).catalog(session)
 
     def _java(self, session: SparkSession) -> _Java:
-        if self._found_java is None:
+        # Objects of a JVM that has died mean nothing to the next one.
+        if self._found_java is None or self._found_java.gateway is not session.sparkContext._gateway:
             self._found_java = _Java(session)
         return self._found_java
 
@@ -271,8 +272,8 @@ class _Java:
 
     def __init__(self, session: SparkSession) -> None:
         iceberg = _jvm(session).org.apache.iceberg
-        self._gateway: Any = session.sparkContext._gateway
-        self._string = self._gateway.jvm.java.lang.String
+        self.gateway: Any = session.sparkContext._gateway
+        self._string = self.gateway.jvm.java.lang.String
         self._spark3util = iceberg.spark.Spark3Util
         self._namespace = iceberg.catalog.Namespace
         self._identifier = iceberg.catalog.TableIdentifier
@@ -288,7 +289,7 @@ class _Java:
         return found
 
     def identifier(self, table: TableId) -> Any:
-        levels = self._gateway.new_array(self._string, 1)
+        levels = self.gateway.new_array(self._string, 1)
         levels[0] = table.schema
         return self._identifier.of(self._namespace.of(levels), table.name)
 

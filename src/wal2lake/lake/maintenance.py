@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ class Maintenance:
         self._settings, self._tables, self._path = settings, tables, path
         self._memories: dict[TableId, Memory] = {}
         self._tidy_after = 0.0
-        self._under_way: dict[str, SparkSession] = {}
+        self._under_way: dict[str, tuple[TableId, SparkSession]] = {}
         self._lock = threading.Lock()
 
     def due(self, table: TableId, facts: Facts) -> Work | None:
@@ -62,12 +62,16 @@ class Maintenance:
         """Let a table alone for a while."""
         self._memories[table] = upkeep.after_failure(self._memory(table), time.time())
 
-    def cancel(self) -> None:
-        """Let what is under way fail now. Iceberg's jobs have groups of their own, so they are known by a tag."""
+    def cancel(self, tables: Collection[TableId] | None = None) -> None:
+        """Let what is under way, or that on some tables, fail now.
+
+        Iceberg's jobs have groups of their own, so they are known by a tag.
+        """
         with self._lock:
             under_way = list(self._under_way.items())
-        for tag, session in under_way:
-            session.sparkContext.cancelJobsWithTag(tag)
+        for tag, (table, session) in under_way:
+            if tables is None or table in tables:
+                session.sparkContext.cancelJobsWithTag(tag)
 
     def work(self, session: SparkSession, table: TableId, record: Mapping[str, str]) -> None:
         """Do a step of what is due. `record` is the position record, for the commits that are made."""
@@ -77,7 +81,7 @@ class Maintenance:
         if work is None:
             return
         complete = True
-        with self._tagged(session):
+        with self._tagged(session, table):
             if work.compact:
                 complete = self._compact(session, table, loaded, before, work, record)
                 faults.reached(faults.LAKE_COMPACTED)
@@ -131,10 +135,10 @@ class Maintenance:
             log.info("removed %d files of %s that no version refers to", len(orphans), table)
 
     @contextmanager
-    def _tagged(self, session: SparkSession) -> Iterator[None]:
+    def _tagged(self, session: SparkSession, table: TableId) -> Iterator[None]:
         tag = f"wal2lake-upkeep-{id(self):x}-{next(_numbers)}"
         with self._lock:
-            self._under_way[tag] = session
+            self._under_way[tag] = (table, session)
         session.sparkContext.addJobTag(tag)
         try:
             yield

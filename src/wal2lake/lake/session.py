@@ -1,4 +1,4 @@
-"""The Spark driver: started once, quiet, ended with this process; and the sessions that work is done in.
+"""The Spark driver: quiet, ended with this process, started again when its JVM dies; and the sessions of the work.
 
 Every piece of work gets a session of its own for its duration, because the position of a commit travels as session
 configuration and must never reach another table's commit. A user's own session is only ever asked for new ones.
@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import SparkUnavailable
+from ..errors import SparkLost, SparkUnavailable
 from . import archive, jars
+from .jvm import Jvm, forget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,9 +95,8 @@ class Driver:
         self._config = config
         self._given = spark
         self._root: SparkSession | None = None
-        self._gateway: Any = None
+        self._own: Jvm | None = None
         self._sessions: Any = None
-        self._output: IO[bytes] | None = None
         self._idle: list[SparkSession] = []
         self._settings: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -114,6 +114,7 @@ class Driver:
         if self._stopping:
             # Stopped while it was starting: whoever asked for that has found nothing to end.
             self._end_own(self._root)
+            raise _stopped()
         # Kept, because finding a class takes a call into the JVM for each package.
         self._sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
         cores = self.cores
@@ -121,13 +122,46 @@ class Driver:
 
     @property
     def root(self) -> SparkSession:
-        if self._root is None or self._stopping:
-            raise SparkUnavailable(cause="it is stopped", remedy="start it again")
+        if self._stopping:
+            raise _stopped()
+        if self._root is None:
+            raise SparkLost(cause="it is being started again")
         return self._root
 
     @property
     def gateway(self) -> Any:
-        return self._gateway
+        return self._own.gateway if self._own is not None else None
+
+    @property
+    def given(self) -> bool:
+        """Whether it is a session of the user's, which only the user can start again."""
+        return self._given is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the JVM has ended though nobody has stopped it."""
+        if self._given is not None:
+            return not _answers(self._given)
+        return self._root is None or self._own is None or self._own.gone
+
+    def wait(self) -> str:
+        """Wait until our own JVM has ended; how it did."""
+        assert self._own is not None
+        return self._own.wait()
+
+    def discard(self) -> None:
+        """Drop all that belonged to a JVM that is gone; `start` begins another one."""
+        with self._lock:
+            root, self._root, self._idle, self._groups = self._root, None, [], {}
+            own, self._own, self._sessions = self._own, None, None
+        if own is not None:
+            forget(own.gateway, root)
+            own.end()
+
+    def kill(self) -> None:
+        """End our own JVM at once, also while it is starting; whoever waits for it gets an error."""
+        if self._own is not None:
+            self._own.kill()
 
     @property
     def cores(self) -> int:
@@ -156,7 +190,8 @@ class Driver:
                 else:
                     session.conf.unset(name)
             with self._lock:
-                self._idle.append(session)
+                if self._root is not None and session._sc is self._root._sc:
+                    self._idle.append(session)
 
     @contextmanager
     def _active(self, session: SparkSession) -> Iterator[None]:
@@ -210,17 +245,24 @@ class Driver:
             root, self._root, self._idle = self._root, None, []
         if root is not None:
             self._end_own(root)
+        else:
+            # One that is starting is waited for by whoever starts it.
+            self.kill()
 
     def _end_own(self, root: SparkSession) -> None:
         if self._given is not None:
             return
-        try:
-            root.stop()
-        except Exception:
-            log.debug("stopping Spark", exc_info=True)
-        _end(self._gateway)
-        if self._output is not None:
-            self._output.close()
+        own = self._own
+        if own is not None and own.gone:
+            forget(own.gateway, root)
+        else:
+            try:
+                root.stop()
+            except Exception:
+                log.debug("stopping Spark", exc_info=True)
+        if own is not None:
+            own.end()
+            forget(own.gateway, None)
 
     def _fresh(self) -> SparkSession:
         session = self.root.newSession()
@@ -242,7 +284,6 @@ class Driver:
                 cause="Java is not installed" if version is None else f"Java {version} is too old, it needs 17 or newer"
             )
         from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
 
         if SparkContext._active_spark_context is not None:
@@ -252,25 +293,40 @@ class Driver:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         spark = self._config.spark
         debug = log.isEnabledFor(logging.DEBUG)
-        paths = jars.ensure(spark.conf)
-        conf = SparkConf(loadDefaults=False)
-        for name, value in driver_settings(spark.master, spark.conf, paths, debug=debug).items():
-            conf.set(name, value)
-        self._output = None if debug else tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
-        # Its own process group: Ctrl-C in the terminal reaches us, and we end the JVM when our work is put down.
-        popen = {"start_new_session": True, "stdout": self._output or sys.stderr, "stderr": self._output}
+        settings = driver_settings(spark.master, spark.conf, jars.ensure(spark.conf), debug=debug)
+        output = None if debug else tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
+        own = self._own = Jvm(output)
         try:
-            self._gateway = launch_gateway(conf, popen)
-            session = SparkSession(SparkContext(conf=conf, gateway=self._gateway))
+            if self._stopping:
+                raise _stopped()
+            gateway = own.launch(settings)
+            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             _write_files_alone(session)
             return session
         except Exception as error:
-            reason = _last_words(self._output)
-            _end(self._gateway)
+            reason = _last_words(output)
+            forget(own.gateway, None)
+            own.kill()
+            own.end()
+            if self._stopping:
+                raise _stopped() from error
             raise SparkUnavailable(
                 cause=f"its JVM did not come up{reason}",
                 remedy="see [spark] master and conf; run with --debug to see Spark's own messages",
             ) from error
+
+
+def _stopped() -> SparkUnavailable:
+    return SparkUnavailable(cause="it is stopped", remedy="start it again")
+
+
+def _answers(spark: SparkSession) -> bool:
+    """Whether a session's JVM is there, and its context has not been stopped."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:
+        return False
 
 
 def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *, debug: bool = False) -> dict[str, str]:
@@ -361,27 +417,3 @@ def _last_words(output: IO[bytes] | None) -> str:
         ):
             return f" ({line.strip()[:200]})"
     return ""
-
-
-def _end(gateway: Any) -> None:
-    if gateway is None:
-        return
-    from pyspark import SparkContext
-
-    try:
-        gateway.shutdown()
-    except Exception:
-        log.debug("closing the gateway", exc_info=True)
-    if SparkContext._gateway is gateway:
-        # PySpark would hand the dead gateway to the next context of this process.
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-    process = gateway.proc
-    if process is None:
-        return
-    process.stdin.close()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -32,6 +32,7 @@ from . import session
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
+_CANCEL_SECONDS = 1.0
 _PASSED_ON = {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey"}
 
 
@@ -218,7 +219,7 @@ def _certificate_remedy(cause: str) -> str | None:
 @contextmanager
 def bounded(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
     """Hang up if the server takes longer: a network that has gone silent must not hold up a stop."""
-    watchdog = threading.Timer(seconds, _hang_up, [connection])
+    watchdog = threading.Timer(seconds, hang_up, [connection])
     watchdog.daemon = True
     watchdog.start()
     try:
@@ -227,7 +228,14 @@ def bounded(connection: psycopg.Connection[Any], seconds: float) -> Iterator[Non
         watchdog.cancel()
 
 
-def _hang_up(connection: psycopg.Connection[Any]) -> None:
+def interrupt(connection: psycopg.Connection[Any]) -> None:
+    """End whatever a session is doing, from another thread: its server process, and our waiting for it."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
+    hang_up(connection)
+
+
+def hang_up(connection: psycopg.Connection[Any]) -> None:
     with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
 

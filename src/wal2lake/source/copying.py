@@ -7,16 +7,16 @@ than the last such change is refused: the copy is tried again with a newer one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from psycopg import sql
 
-from ..config import SourceConfig, TableConfig, settings_of
+from ..config import TableConfig, settings_of
 from ..errors import CopyFailed, KeyMisleading, SourceBusy, SourceRefused
 from ..schema import TableSchema
 from . import catalog, matching, selection
-from .connect import Connection, connect, explained, query
+from .connect import Connection, explained, query
 from .facts import full_rows, unreadable
 from .locking import retried, wait_briefly
 
@@ -27,14 +27,15 @@ LOCKED_SECONDS = 10.0
 
 @contextmanager
 def held_still(
-    source: SourceConfig, group: str, schema: TableSchema, snapshot: str, overrides: Mapping[str, TableConfig]
-) -> Iterator[TableSchema]:
+    connected: Callable[[], AbstractContextManager[Connection]], schema: TableSchema, snapshot: str,
+    overrides: Mapping[str, TableConfig], stopped: Callable[[], bool],
+) -> Iterator[TableSchema]:  # fmt: skip
     """The table as it is at the snapshot and until the block ends. Raises CopyFailed if it was altered since."""
-    with connect(source, group) as holder, connect(source, group) as now, holder.transaction():
+    with connected() as holder, connected() as now, holder.transaction():
         with explained("taking", "a snapshot"):
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-        _lock(holder, now, schema)
+        _lock(holder, now, schema, stopped)
         selection.require_tables(matching.relations(now), overrides)
         described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
         # Compared last: the lock does not keep anybody from attaching a partition, which must not be in `described`.
@@ -57,7 +58,7 @@ def require_telling(conn: Connection, schema: TableSchema) -> None:
         raise KeyMisleading(table=str(schema.id), partitions=names, fix=full_rows(schema.id, leaves))
 
 
-def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
+def _lock(holder: Connection, now: Connection, schema: TableSchema, stopped: Callable[[], bool]) -> None:
     found = catalog.tables(now, [schema.oid]).get(schema.oid)
     if found is None:
         raise CopyFailed(table=str(schema.id), cause="it is gone")
@@ -74,7 +75,7 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema) -> None:
         id, remedy = refused
         raise SourceRefused(operation="reading", object=str(id), cause="the role lacks a privilege", remedy=remedy)
     try:
-        retried(attempt, LOCKED_SECONDS)
+        retried(attempt, LOCKED_SECONDS, stopped)
     except SourceBusy as error:
         raise CopyFailed(table=str(schema.id), cause="somebody is altering it") from error
 

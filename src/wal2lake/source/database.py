@@ -16,7 +16,7 @@ from ..errors import ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
-from .connect import Connection, bounded, connect, explained, mark, query, server_facts, wal_written
+from .connect import Connection, bounded, connect, explained, interrupt, mark, query, server_facts, wal_written
 from .facts import changes_counted, refused_heaps
 from .locking import PATIENT, Patience, blocked, retried
 from .model import CopySource
@@ -57,6 +57,9 @@ class Source:
         self._settings = config.tables_of(group)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
+        self._sessions: set[Connection] = set()
+        """those that are open now"""
+        self._interrupted = threading.Event()
         self._identity: SourceIdentity | None = None
         self._told: set[str] = set()
 
@@ -154,7 +157,7 @@ class Source:
                     publication.ensure(connection, append, *_parts(appending), append=True, refused=refused)
 
         try:
-            retried(lambda: self._ask(attempt), LOCKED_SECONDS)
+            retried(lambda: self._ask(attempt), LOCKED_SECONDS, self._interrupted.is_set)
         except SourceBusy as error:
             raise self._ask(partial(blocked, tables=[schema.oid for schema in schemas], error=error)) from error
         return refused
@@ -220,12 +223,13 @@ class Source:
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
         """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
-        with copying.held_still(self._config.source, self._group.name, schema, snapshot, self._settings) as described:
+        stopped = self._interrupted.is_set
+        with copying.held_still(self._session, schema, snapshot, self._settings, stopped) as described:
             yield self.copy_source(described)
 
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
         # It may read the whole table, so it has a session of its own.
-        with connect(self._config.source, self._group.name) as connection:
+        with self._session() as connection:
             return catalog.find_unfit(connection, schema)
 
     def mark(self) -> Lsn:
@@ -249,22 +253,48 @@ class Source:
 
         return self._ask(look)
 
+    def interrupt(self) -> None:
+        """End what the source is being asked, and ask nothing more: the group is about to end. From any thread."""
+        self._interrupted.set()
+        for connection in list(self._sessions):
+            interrupt(connection)
+
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._sessions.discard(self._connection)
+            self._connection = None
+
+    def _connect(self) -> Connection:
+        if self._interrupted.is_set():
+            raise ConnectionFailed(server="the source", cause="the run is about to end")
+        connection = connect(self._config.source, self._group.name)
+        self._sessions.add(connection)
+        return connection
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """A session of its own, for what takes longer than a question."""
+        with self._connect() as connection:
+            try:
+                yield connection
+            finally:
+                self._sessions.discard(connection)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._lock:
-            if self._connection is None or self._connection.closed:
-                self._connection = connect(self._config.source, self._group.name)
+            if self._connection is None or self._connection.closed or self._interrupted.is_set():
+                self._hang_up()
+                self._connection = self._connect()
             try:
                 with bounded(self._connection, PATIENCE_SECONDS):
                     return question(self._connection)
             except ConnectionFailed:
-                self._connection.close()
-                self._connection = None
+                self._hang_up()
                 raise
 
 

@@ -44,14 +44,14 @@ def wait_briefly(conn: Connection) -> None:
     conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
 
 
-def retried(attempt: Callable[[], T], seconds: float) -> T:
+def retried(attempt: Callable[[], T], seconds: float, stopped: Callable[[], bool] = _never) -> T:
     """Make an attempt, which waits briefly, again and again as long as locks are in its way. Raises SourceBusy."""
     until = monotonic() + seconds
     while True:
         try:
             return attempt()
         except SourceBusy:
-            if monotonic() > until:
+            if monotonic() > until or stopped():
                 raise
 
 

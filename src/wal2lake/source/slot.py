@@ -112,8 +112,12 @@ def create(
     pgconn = replication_connect(source, group)
     try:
         row = _run(source, pgconn, _create_command(pgconn.server_version, name, temporary, failover), name, patience)
-    except BaseException:
+    except BaseException as error:
         pgconn.finish()
+        if isinstance(error, psycopg.Error):
+            # libpq's own words: the connection broke while the answer was waited for.
+            cause = next(iter(str(error).strip().splitlines()), "the connection was lost")
+            raise ConnectionFailed(server=server_name(source), cause=cause) from error
         raise
     snapshot = ExportedSnapshot(row["snapshot_name"], Lsn.parse(row["consistent_point"]))
     log.info("slot %s created at %s", name, snapshot.lsn)

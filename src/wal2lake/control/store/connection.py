@@ -12,13 +12,14 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from ...errors import ConnectionFailed, SourceRefused
+from ...errors import ConnectionFailed, SourceError, SourceRefused
 from ...position import Lsn
 from ...schema import TableId
 from ...source.connect import bounded, connection_failed, ordinary_session, parameters
 
 CHANNEL = "wal2lake"
 PATIENCE_SECONDS = 15.0
+HURRIED_SECONDS = 2.0
 
 Session = psycopg.Connection[dict[str, Any]]
 NOTIFY = sql.SQL("NOTIFY {}").format(sql.Identifier(CHANNEL))
@@ -31,6 +32,7 @@ class StoreSession:
     def __init__(self, dsn: str, connect_timeout: float = 10) -> None:
         self.dsn = dsn
         self._timeout = connect_timeout
+        self._patience = PATIENCE_SECONDS
         self._lock = threading.Lock()
         self._connection: Session | None = None
 
@@ -46,16 +48,21 @@ class StoreSession:
             if self._connection is None or self._connection.closed:
                 self._connection = open_session(self.dsn, self._timeout, "wal2lake state")
             try:
-                with bounded(self._connection, PATIENCE_SECONDS):
+                with translated(), bounded(self._connection, self._patience):
                     yield self._connection
-            except psycopg.errors.InsufficientPrivilege as error:
-                raise SourceRefused(
-                    operation="using", object="schema wal2lake", cause=error.diag.message_primary or "no permission"
-                ) from error
-            except psycopg.OperationalError as error:
+            except ConnectionFailed:
                 self._connection.close()
                 self._connection = None
-                raise ConnectionFailed(server="the state store", cause=first_line(error)) from error
+                raise
+
+    def hurry(self) -> None:
+        """Wait for the server no longer than a moment from here on: the run is about to end."""
+        self._timeout = self._patience = HURRIED_SECONDS
+
+    @contextmanager
+    def _own_session(self) -> Iterator[Session]:
+        with open_session(self.dsn, self._timeout, "wal2lake state") as connection:
+            yield connection
 
     @contextmanager
     def telling(self) -> Iterator[Session]:
@@ -63,6 +70,30 @@ class StoreSession:
         with self.use() as connection, connection.transaction():
             yield connection
             connection.execute(NOTIFY)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn psycopg's errors into ours: all of them, so that none ends more than the work that met it."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceRefused(operation="using", object="schema wal2lake", cause=_primary(error)) from error
+    except psycopg.errors.ReadOnlySqlTransaction as error:
+        # The server has become a standby: the next session may find the new primary.
+        raise ConnectionFailed(
+            server="the state store", cause=_primary(error),
+            remedy="check that [state] dsn, or else [source] dsn, names the primary; with several hosts, add"
+            " target_session_attrs=read-write",
+        ) from error  # fmt: skip
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise ConnectionFailed(server="the state store", cause=first_line(error)) from error
+    except psycopg.Error as error:
+        raise SourceError(operation="using the state store", cause=_primary(error)) from error
+
+
+def _primary(error: psycopg.Error) -> str:
+    return error.diag.message_primary or type(error).__name__
 
 
 def open_session(dsn: str, timeout: float, application: str) -> Session:

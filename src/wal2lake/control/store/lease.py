@@ -11,7 +11,7 @@ import psycopg
 
 from ...errors import GroupHeld
 from ...source.connect import bounded
-from .connection import LISTEN, PATIENCE_SECONDS, Session, open_session
+from .connection import LISTEN, PATIENCE_SECONDS, Session, open_session, translated
 
 LEAVING_SECONDS = 2.0
 """a session that has been closed holds its lock until the server has noticed"""
@@ -30,8 +30,9 @@ class Listener:
         """Open the session, and listen."""
         connection = open_session(self._dsn, self._timeout, self.holder)
         try:
-            self._claim(connection)
-            connection.execute(LISTEN)
+            with translated():
+                self._claim(connection)
+                connection.execute(LISTEN)
         except BaseException:
             connection.close()
             raise
@@ -47,7 +48,7 @@ class Listener:
             with bounded(connection, seconds + PATIENCE_SECONDS):
                 notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
                 connection.execute("SELECT 1")
-        except psycopg.OperationalError:
+        except psycopg.Error:
             self.release()
             return False
         return notified

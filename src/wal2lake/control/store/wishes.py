@@ -9,7 +9,7 @@ from psycopg import sql
 
 from ...position import Lsn
 from ...schema import TableId
-from .connection import Session, StoreSession, lsn, table_id, text
+from .connection import Session, StoreSession, lsn, table_id, text, translated
 from .records import GroupWish, TableWish
 
 
@@ -64,8 +64,11 @@ class Wishes(StoreSession):
                 )
 
     def drop_lake(self, oid: int, drop: Callable[[], object]) -> bool:
-        """Drop the lake table of a removed table, if that is still wanted; whoever adds it again waits for the end."""
-        with self.use() as connection, connection.transaction():
+        """Drop the lake table of a removed table, if that is still wanted; whoever adds it again waits for the end.
+
+        It may take long, so it has a session of its own, which nobody else waits for.
+        """
+        with self._own_session() as connection, translated(), connection.transaction():
             row = connection.execute(
                 "SELECT 1 FROM wal2lake.table_wishes WHERE oid = %s AND drop_lake AND NOT wanted FOR UPDATE", [oid]
             ).fetchone()
