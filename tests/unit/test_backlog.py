@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime
 
-from wal2lake.changelog import ChangeLog, Segment, TableCut
-from wal2lake.control.backlog import Backlog
+from wal2lake.changelog import ChangeLog, Manifest, Segment, TableCut
+from wal2lake.control.backlog import READ_AT_ONCE, Backlog
 from wal2lake.position import Lsn
 
 
@@ -98,3 +99,50 @@ def test_positions_follow_a_new_stretch(log: ChangeLog) -> None:
     assert (backlog.seen, backlog.position) == (1, Lsn(5000))
     publish(log, 1)
     assert [part.number for _, part in backlog.read()] == [3]
+
+
+def paused_for_long(log: ChangeLog, count: int) -> None:
+    """What is there after a table was paused for so many flushes; written without waiting for the disk each time."""
+    publish(log, 1)
+    (first,) = log.after(0)
+    for number in range(2, count + 1):
+        start = Lsn(first.to_lsn + number)
+        segment = Segment(f"segments/1/{number}.parquet", 1, 1000, 1, 1, 0, 0, 0, 0)
+        made = Manifest(number, Lsn(start - 1) if number > 2 else first.to_lsn, start, 1, first.commit_ts,
+                        {1: TableCut(1, "public.t", (segment,))})  # fmt: skip
+        (log.directory / "manifests" / f"{number}.json").write_text(made.to_json())
+
+
+def test_a_long_backlog_is_taken_in_piece_by_piece_and_takes_little_memory(log: ChangeLog) -> None:
+    count = 5000
+    paused_for_long(log, count)
+    backlog = reading(log)
+    positions = []
+    tracemalloc.start()
+    try:
+        while not backlog.complete:
+            assert sum(1 for _ in backlog.read()) <= READ_AT_ONCE
+            positions.append(backlog.position)
+        backlog._log._cache.clear()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert positions == sorted(positions) and len(positions) == count // READ_AT_ONCE + 1
+    assert backlog.position == log.position() and backlog.seen == count
+    assert used < count * 800, "of each manifest only its number, its size and its end are kept"
+    queue = backlog.after(1, 0)
+    assert (len(queue), queue.bytes) == (count, (count - 1) * 1000 + 1)
+    assert next(iter(queue)).number == 1, "what it holds is read when it is asked for"
+    rest = backlog.after(1, count - 1)
+    assert ([part.number for part in rest], rest.bytes) == ([count], 1000)
+
+
+def test_a_position_is_not_told_before_all_up_to_it_is_read(log: ChangeLog) -> None:
+    paused_for_long(log, READ_AT_ONCE + 1)
+    backlog = reading(log)
+    assert backlog.position == Lsn(0)
+    steps = []
+    for _ in range(2):
+        list(backlog.read())
+        steps.append((backlog.complete, backlog.position == log.position()))
+    assert steps == [(False, False), (True, True)]

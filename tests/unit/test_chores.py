@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 
@@ -58,3 +59,15 @@ def test_work_that_fails_is_told_of_and_may_be_begun_again(
     chores.finish()
     assert "looking did not succeed" in caplog.text
     assert chores.begin("looking", lambda: None)
+
+
+def test_any_error_of_a_piece_of_work_ends_that_work_alone(
+    chores: Chores, woken: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/lake/stored.json")
+
+    chores.begin("writing", fail)
+    assert woken.wait(PATIENCE)
+    chores.finish()
+    assert "writing did not succeed: cannot write to the lake" in caplog.text

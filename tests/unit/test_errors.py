@@ -40,8 +40,9 @@ def test_the_docstring_is_the_message() -> None:
     assert error.remedy == "copy the tables anew with: wal2lake tables resync --all"
 
 
-def test_a_remedy_given_with_the_error_wins() -> None:
-    assert errors.SourceRefused(operation="x", object="y", cause="z", remedy="do {object}").remedy == "do y"
+def test_a_remedy_given_with_the_error_wins_and_may_hold_braces() -> None:
+    remedy = "set [spark] conf = { 'spark.driver.memory' = '4g' }"
+    assert errors.SourceRefused(operation="x", object="y", cause="z", remedy=remedy).remedy == remedy
 
 
 def test_a_given_remedy_may_hold_a_line_of_configuration() -> None:

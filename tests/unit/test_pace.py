@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from test_tables import SCHEMA
 
-from wal2lake.changelog import Manifest, Segment, TableCut
 from wal2lake.config import GroupConfig, TableConfig
 from wal2lake.control.pace import Pace
-from wal2lake.position import Lsn
 
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def _waiting(size: int) -> list[Manifest]:
-    cut = TableCut(
-        SCHEMA.oid,
-        str(SCHEMA.id),
-        (Segment("s", rows=1, bytes=size, schema=1, inserts=1, updates=0, deletes=0, key_changes=0, unchanged=0),),
-    )
-    return [Manifest(1, Lsn(1), Lsn(2), 1, None, {SCHEMA.oid: cut})]
+@dataclass
+class _Waiting:
+    bytes: int
 
 
 @pytest.mark.parametrize(
@@ -43,9 +38,9 @@ def test_its_own_interval_is_waited_for_unless_enough_has_come(
     group = GroupConfig(name="g", flush_bytes=4_000_000)
     pace = Pace(group, {str(SCHEMA.id): settings} if settings else {})
     now = COMMITTED + timedelta(seconds=seconds)
-    assert pace.due(SCHEMA, COMMITTED, _waiting(size), now) is due
+    assert pace.due(SCHEMA, COMMITTED, _Waiting(size), now) is due
 
 
 def test_what_was_never_committed_does_not_wait() -> None:
     pace = Pace(GroupConfig(name="g"), {str(SCHEMA.id): TableConfig(flush_interval=60)})
-    assert pace.due(SCHEMA, None, _waiting(1), COMMITTED)
+    assert pace.due(SCHEMA, None, _Waiting(1), COMMITTED)

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal2lake.changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from wal2lake.control.planner import LogView, Plan, Policy, plan
+from wal2lake.control.planner import Limit, LogView, Plan, Policy, plan
 from wal2lake.errors import CopyNeeded, SchemaChanged, ValueRefused
 from wal2lake.lake.model import Applied
 from wal2lake.pgtypes import LakeType
@@ -36,6 +36,8 @@ def planned(
     applied_manifest: int,
     *manifests: Manifest,
     limit: int = 1000,
+    segments: int = 1000,
+    rows: int = 1000,
     newest: Manifest | None = None,
     schema: TableSchema = OLD,
     stop: bool = False,
@@ -48,7 +50,7 @@ def planned(
         lambda s: (commits.get(s.file, (Lsn(160), Lsn(999)))[0], s.schema),
     )
     applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
-    return plan(applied, manifests, view, limit, newest, Policy(stop=stop))
+    return plan(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop))
 
 
 def files(result: Plan) -> list[str]:
@@ -212,3 +214,10 @@ def test_another_key_over_the_same_columns_of_a_partitioned_table_needs_a_copy()
     result = planned(200, 1, manifest(2, segment("after", 8)), schema=PARTED)
     assert isinstance(result.obstacle, CopyNeeded)
     assert result.batch is None
+
+
+def test_a_batch_ends_in_front_of_the_manifest_that_would_make_it_too_many_segments_or_rows() -> None:
+    waiting = [manifest(number, segment(f"{number}a"), segment(f"{number}b")) for number in range(1, 6)]
+    assert files(planned(100, 0, *waiting, segments=5)) == ["1a", "1b", "2a", "2b"]
+    assert files(planned(100, 0, *waiting, segments=1)) == ["1a", "1b"], "a manifest is never split"
+    assert files(planned(100, 0, *waiting, rows=7)) == ["1a", "1b", "2a", "2b", "3a", "3b"]

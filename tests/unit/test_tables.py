@@ -132,3 +132,19 @@ def test_only_a_change_makes_a_record_worth_saving() -> None:
     assert not table.dirty
     table.update(rows=3)
     assert table.dirty
+
+
+def test_a_full_disk_is_tried_again_as_soon_as_any_other_first_failure() -> None:
+    table = copied()
+    table.fail(Advice(Kind.RESOURCE, "no space", "make room"))
+    assert table.record.retry_at is not None
+    assert table.record.retry_at - datetime.now(UTC) < timedelta(seconds=31)
+
+
+def test_only_the_first_failure_that_came_with_the_end_of_spark_is_tried_again_at_once() -> None:
+    table = copied()
+    lost = Advice(Kind.TRANSIENT, "Spark's JVM is gone", "wait", interrupted=True)
+    table.fail(lost)
+    assert table.interrupted
+    table.fail(lost)
+    assert not table.interrupted, "a table whose work kills the JVM must not kill the next one at once"

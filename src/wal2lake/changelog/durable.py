@@ -38,6 +38,20 @@ def _write_temporary(path: Path, text: str) -> Path:
     return temporary
 
 
+def belongs_to_another(temporary: Path) -> bool:
+    """Whether another process that is alive is writing a temporary file; its name has the process's number."""
+    pid = temporary.name.split(".")[-2]
+    if not pid.isdigit() or int(pid) == os.getpid():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

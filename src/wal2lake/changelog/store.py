@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
-from .durable import create, read, replace, sync_directory
+from .durable import belongs_to_another, create, read, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
 from .schemas import Schemas
 from .witness import Witness
@@ -90,6 +90,8 @@ class ChangeLog:
         self.directory = Path(root).absolute() / group
         self._manifests = self.directory / "manifests"
         self._cache: OrderedDict[int, Manifest] = OrderedDict()
+        self._weights: dict[int, int] = {}
+        """bytes of manifests that were swept: they are asked for right after"""
         self._last = 0
         self._oldest = 0
         self._group_file: tuple[tuple[int, int], dict[str, Any]] | None = None
@@ -244,9 +246,12 @@ class ChangeLog:
         """Number and bytes of each manifest that is kept, oldest first."""
         found = []
         for number in sorted(self._numbers()):
-            manifest = self._read_if_kept(number)
-            if manifest is not None:
-                found.append((number, manifest.bytes))
+            weight = self._weights.get(number)
+            if weight is None and (manifest := self._read_if_kept(number)) is not None:
+                weight = manifest.bytes
+            if weight is not None:
+                found.append((number, weight))
+        self._weights.clear()
         return found
 
     def read(self, number: int) -> Manifest:
@@ -264,12 +269,16 @@ class ChangeLog:
         self._remember(manifest)
         return manifest
 
-    def after(self, number: int) -> list[Manifest]:
-        """Manifests above `number` in order, each continuing the one before. Those retired already are an error."""
+    def after(self, number: int, most: int | None = None) -> list[Manifest]:
+        """Manifests above `number` in order, each continuing the one before. Those retired already are an error.
+
+        With `most`, the first so many of them.
+        """
         last = self.last()
         if last is None or last.number <= number:
             return []
-        manifests = [self.read(n) for n in range(number + 1, last.number + 1)]
+        end = last.number if most is None else min(last.number, number + most)
+        manifests = [self.read(n) for n in range(number + 1, end + 1)]
         self._check_joints(manifests)
         return manifests
 
@@ -323,8 +332,10 @@ class ChangeLog:
         for number in self._numbers():
             manifest = self._read_if_kept(number)
             if manifest is not None:
+                self._weights[number] = manifest.bytes
                 named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
-        rubbish = [path for path in self.directory.rglob("*.tmp") if path.is_file()]
+        # The process that runs the group has the log open, too, and may be about to give its file a name.
+        rubbish = [path for path in self.directory.rglob("*.tmp") if path.is_file() and not belongs_to_another(path)]
         rubbish += [
             path for path in (self.directory / "segments").glob("*/*.parquet")
             if path.relative_to(self.directory).as_posix() not in named

@@ -2,19 +2,66 @@
 
     change log ──► read ──► a queue for each table ──► applied ──► retired when no table holds it
 
-Reading costs what has arrived, retiring what goes. A table that no manifest names costs nothing, and of a manifest
-nothing is kept in memory but the parts that are not applied.
+Reading costs what has arrived, retiring what goes. A table that no manifest names costs nothing. A table may have been
+paused for days, so of each manifest only its number and size are kept in memory; what it holds is read when it is
+planned, and many of them are taken in over several turns.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from time import monotonic
+from typing import NamedTuple
 
 from ..changelog import ChangeLog, Manifest
 from ..position import ZERO, Lsn
+
+READ_AT_ONCE = 1000
+"""manifests that are taken in at a time"""
+
+
+class _Part(NamedTuple):
+    """What a table has in a manifest."""
+
+    number: int
+    bytes: int
+
+
+class _Kept(NamedTuple):
+    """A manifest that is not retired, and the tables that it names."""
+
+    number: int
+    to_lsn: Lsn
+    oids: tuple[int, ...]
+
+
+class Waiting:
+    """What waits for a table: its own part of each manifest, in order, read as it is asked for."""
+
+    def __init__(self, log: ChangeLog, oid: int) -> None:
+        self._log, self._oid = log, oid
+        self._parts: deque[_Part] = deque()
+        self.bytes = 0
+        """what their segments take on disk"""
+
+    def __iter__(self) -> Iterator[Manifest]:
+        for part in tuple(self._parts):
+            yield self._log.read(part.number).of(self._oid)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, manifest: Manifest) -> None:
+        part = _Part(manifest.number, manifest.tables[self._oid].bytes)
+        self._parts.append(part)
+        self.bytes += part.bytes
+
+    def pass_over(self, number: int) -> None:
+        """Let go of those up to a number."""
+        while self._parts and self._parts[0].number <= number:
+            self.bytes -= self._parts.popleft().bytes
 
 
 class Backlog:
@@ -23,67 +70,81 @@ class Backlog:
         self._deleting = ChangeLog(log.directory.parent, log.group)
         """the same log, for the thread that deletes"""
         self._retired = self._deleted = 0
-        self._queues: dict[int, deque[Manifest]] = {}
+        self._queues: dict[int, Waiting] = {}
         self._passed: dict[int, int] = {}
         """for each table the number up to which manifests have been taken off its queue"""
-        self._kept: deque[tuple[int, tuple[int, ...]]] = deque()
-        """number and tables of each manifest that is not retired"""
+        self._kept: deque[_Kept] = deque()
+        self._named: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """one object for all manifests that name the same tables"""
+        self._end = self._read_to = ZERO
+        self.complete = False
+        """whether all that was published when it was last looked at has been read"""
         self.seen = 0
         """number of the last manifest that was read"""
         self.read_at = 0.0
         """when that was, by the clock that only goes forward"""
         self.newest: Manifest | None = None
         """that manifest, without its tables"""
-        self.position: Lsn = ZERO
-        """everything that committed below this, and after the log's start, has been read"""
+
+    @property
+    def position(self) -> Lsn:
+        """Everything that committed below this, and after the log's start, has been read."""
+        return self._end if self.complete else self._read_to
 
     def begin(self) -> None:
         """Start reading at the oldest manifest that is kept, or at the log's new stretch."""
         if not self.seen:
             self.seen = self._log.oldest() - 1
-        self.position = self._log.position()
+        last = self._log.last()
+        if not self._kept:
+            self.complete = last is None or last.number <= self.seen
+        self._end = self._log.position()
 
     def read(self) -> Iterator[tuple[int, Manifest]]:
-        """Take in what was published since; each table that is named, with its own part of the manifest."""
-        for manifest in self._log.after(self.seen):
-            self._kept.append((manifest.number, tuple(manifest.tables)))
-            self.seen, self.position = manifest.number, manifest.to_lsn
+        """Take in what was published since, or some of it; each table that is named, with its own part."""
+        manifests = self._log.after(self.seen, READ_AT_ONCE)
+        for manifest in manifests:
+            oids = tuple(manifest.tables)
+            self._kept.append(_Kept(manifest.number, manifest.to_lsn, self._named.setdefault(oids, oids)))
+            self.seen, self._end, self._read_to = manifest.number, manifest.to_lsn, manifest.to_lsn
             self.newest, self.read_at = replace(manifest, tables={}), monotonic()
             for oid in manifest.tables:
-                part = manifest.of(oid)
-                self._queues.setdefault(oid, deque()).append(part)
-                yield oid, part
+                self._queue(oid).add(manifest)
+                yield oid, manifest.of(oid)
+        self.complete = len(manifests) < READ_AT_ONCE
 
-    def after(self, oid: int, number: int) -> Sequence[Manifest]:
+    def after(self, oid: int, number: int) -> Waiting:
         """A table's manifests above `number`, which it has; those up to it are let go."""
         if number < self._passed.get(oid, 0):
             self._read_again(oid, number)
-        queue = self._queues.get(oid)
-        while queue and queue[0].number <= number:
-            queue.popleft()
         self._passed[oid] = number
-        return queue or ()
+        queue = self._queues.get(oid)
+        if queue is None:
+            return Waiting(self._log, oid)
+        queue.pass_over(number)
+        return queue
 
     def number_at(self, position: Lsn) -> int:
         """The last manifest that a table at a position has all of; later ones may hold some that it has."""
-        number = self._kept[0][0] - 1 if self._kept else self.seen
-        for kept, _ in self._kept:
-            if self._log.read(kept).to_lsn > position:
+        number = self._kept[0].number - 1 if self._kept else self.seen
+        for kept in self._kept:
+            if kept.to_lsn > position:
                 break
-            number = kept
+            number = kept.number
         return number
 
     def retire(self, done: int) -> None:
         """Forget manifests up to `done`: no table needs them."""
-        while self._kept and self._kept[0][0] <= done:
-            number, oids = self._kept.popleft()
+        while self._kept and self._kept[0].number <= done:
+            number, _, oids = self._kept.popleft()
             self._retired = number
             for oid in oids:
-                queue = self._queues.get(oid)
-                while queue and queue[0].number <= number:
-                    queue.popleft()
-                if not queue:
-                    self._queues.pop(oid, None)
+                if (queue := self._queues.get(oid)) is not None:
+                    queue.pass_over(number)
+                    if not queue:
+                        del self._queues[oid]
+        if not self._kept:
+            self._named.clear()
 
     def has_rubbish(self) -> bool:
         """Whether there is anything to delete."""
@@ -97,5 +158,12 @@ class Backlog:
 
     def _read_again(self, oid: int, number: int) -> None:
         """The lake table says that it has less than was known: what is still kept is there for it again."""
-        numbers = [kept for kept, oids in self._kept if kept > number and oid in oids]
-        self._queues[oid] = deque(self._log.read(each).of(oid) for each in numbers)
+        self._queues.pop(oid, None)
+        for kept in self._kept:
+            if kept.number > number and oid in kept.oids:
+                self._queue(oid).add(self._log.read(kept.number))
+
+    def _queue(self, oid: int) -> Waiting:
+        if (queue := self._queues.get(oid)) is None:
+            queue = self._queues[oid] = Waiting(self._log, oid)
+        return queue

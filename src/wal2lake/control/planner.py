@@ -32,6 +32,21 @@ from ..schema import TableSchema
 
 BATCH_BYTES = 512 * 1024 * 1024
 """of segments as they are on disk; a transaction that is larger makes a batch of its own"""
+BATCH_SEGMENTS = 2000
+"""each is a file for Spark to open"""
+BATCH_ROWS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a batch may hold at most; a manifest that is larger makes a batch of its own."""
+
+    bytes: int = BATCH_BYTES
+    segments: int = BATCH_SEGMENTS
+    rows: int = BATCH_ROWS
+
+
+LIMIT = Limit()
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,7 @@ class _Gathered:
     written: dict[int, TableSchema] = field(default_factory=dict)
     truncations: list[Truncation] = field(default_factory=list)
     bytes: int = 0
+    rows: int = 0
     last: Manifest | None = None
     straddles: bool = False
     ends: Lsn | None = None
@@ -93,12 +109,20 @@ class _Gathered:
     leaves: set[int] = field(default_factory=set)
     """partitions that the changes are in"""
 
+    def full(self, cut: TableCut, limit: Limit) -> bool:
+        """Whether one more manifest would be too much."""
+        return bool(self.segments) and (
+            self.bytes + cut.bytes > limit.bytes
+            or self.rows + cut.changes > limit.rows
+            or len(self.segments) + len(cut.segments) > limit.segments
+        )
+
 
 def plan(
     applied: Applied,
     manifests: Iterable[Manifest],
     log: LogView,
-    limit: int = BATCH_BYTES,
+    limit: Limit = LIMIT,
     newest: Manifest | None = None,
     policy: Policy = FOLLOW,
 ) -> Plan:
@@ -115,7 +139,7 @@ def plan(
         cut = manifest.tables.get(oid)
         straddles = manifest.from_lsn < applied.lsn
         if cut is not None:
-            if gathered.bytes and gathered.bytes + cut.bytes > limit:
+            if gathered.full(cut, limit):
                 break
             try:
                 _take(gathered, cut if not straddles else _rest(cut, applied.lsn, log), log, policy)
@@ -176,6 +200,7 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
     gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
     gathered.bytes += sum(segment.bytes for segment in taken)
     gathered.leaves.update(leaf for segment in taken for leaf in segment.leaves)
+    gathered.rows += sum(segment.rows for segment in taken)
 
 
 def _in_order(segments: Sequence[Segment], log: LogView) -> Sequence[Segment]:

@@ -289,6 +289,8 @@ class GroupScheduler:
     def _take_in(self) -> None:
         for oid, manifest in self._backlog.read():
             self._tables.arrive(oid, manifest)
+        if not self._backlog.complete:
+            self._wake.set()
 
     def _retire(self) -> None:
         seen = self._backlog.seen

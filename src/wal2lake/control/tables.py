@@ -130,13 +130,14 @@ class TableRun:
         if record != self.record:
             self.record, self.dirty = record, True
 
-    def arrive(self, manifest: Manifest) -> None:
-        """Take notice of a manifest; nothing happens for a table that it does not name."""
+    def arrive(self, manifest: Manifest) -> bool:
+        """Take notice of a manifest; nothing happens for a table that it does not name. Whether something waits."""
         if self.waiting is None and self.schema.oid in manifest.tables:
             if self.applied is not None and manifest.number <= self.applied.manifest:
-                return
+                return False
             self.waiting = manifest.number
             self.update(behind_since=manifest.commit_ts)
+        return self.waiting is not None
 
     def advance(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
         """A batch or a copy is committed: remember its position and look at what still waits."""
@@ -150,7 +151,8 @@ class TableRun:
             behind_since=None,
         )
         for manifest in remaining:
-            self.arrive(manifest)
+            if self.arrive(manifest):
+                break
 
     def begin_copy(self, seen: int) -> None:
         """A copy is about to start; it will hold every change of the manifests up to `seen`."""

@@ -67,6 +67,8 @@ class Upstream:
     @property
     def logged(self) -> Lsn:
         """Everything that committed below this is in the backlog, if it concerns a table of ours."""
+        if not self._backlog.complete:
+            return self._backlog.position
         # What was heard before the manifests were read: a table that none of them names is there, too.
         return max(self._heard.logged_lsn, self._backlog.position)
 

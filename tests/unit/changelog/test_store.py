@@ -220,3 +220,14 @@ def test_a_segment_whose_writing_failed_can_not_be_finished(log: ChangeLog) -> N
         writer.write(Rows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
     with pytest.raises(ValueError, match="closed"):
         writer.finish()
+
+
+def test_sweep_leaves_the_file_that_another_living_process_is_about_to_name(log: ChangeLog) -> None:
+    alive = log.directory / f".stored.json.{os.getppid()}.tmp"
+    alive.write_text("half")
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    dead = log.directory / f".stored.json.{gone.pid}.tmp"
+    dead.write_text("half")
+    assert log.sweep() == 1
+    assert alive.exists() and not dead.exists()
