@@ -66,12 +66,14 @@ def test_a_partition_that_may_not_be_read_is_named_with_its_grant(database: Data
         with slot.create(source, "wal2lake_held", "g", temporary=True) as held:
             with (
                 pytest.raises(SourceRefused) as raised,
-                copying.held_still(source, "g", schema, held.snapshot.name, {}),
+                copying.held_still(partial(connect, source, "g"), schema, held.snapshot.name, {}, lambda: False),
             ):
                 pass
             assert "apart.p_1" in str(raised.value)
             database.execute(raised.value.remedy)
-            with copying.held_still(source, "g", schema, held.snapshot.name, {}) as described:
+            with copying.held_still(
+                partial(connect, source, "g"), schema, held.snapshot.name, {}, lambda: False
+            ) as described:
                 assert described == schema
     finally:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -125,7 +125,7 @@ def test_a_manifest_that_does_not_continue_the_one_before_is_damage(log: ChangeL
 def test_sweep_removes_what_no_manifest_names(log: ChangeLog) -> None:
     kept = publish(log, 200).tables[42].segments[0]
     stray = segment(log, 250)
-    (log.directory / "manifests" / ".2.json.77.tmp").write_text("half")
+    (log.directory / "manifests" / ".2.json.4194305.tmp").write_text("half")
     assert log.sweep() == 2
     assert log.path(kept).exists() and not log.path(stray).exists()
     assert log.sweep() == 0
