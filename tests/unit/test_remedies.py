@@ -12,7 +12,7 @@ ONLY_SHOWS = ("see: wal2lake", "see the mirrored tables with: wal2lake tables li
 NOT_YET = (
     "ConfigError: already exists", "cannot read the configuration file", "run: wal2lake check", "ChangeLogDamaged",
     "OperationRefused", "UpdatesSeen", "its lake table has lost its position", "was set back to an earlier version",
-    "its JVM is gone", "lacks rows that the changes refer to", "PartitionForeign",
+    "lacks rows that the changes refer to", "PartitionForeign",
     "… then: wal2lake tables resync …; or …",
 )  # fmt: skip
 """words of remedies that no test carries out yet; only to be made shorter"""
