@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from mirroring import Mirrored, missed
+from mirroring import Mirrored, lines_of_error, missed
 
-from remedies import heals
+from remedies import heals, steps
 from servers import Database
 from waiting import wait_until
 from wal2lake.demo.compare import open_catalog
@@ -167,3 +169,20 @@ def test_a_group_that_wants_the_table_of_another(mirrored: Mirrored) -> None:
     mirrored.command("tables", "move", "public.t", "--group", "second")
     wait_until(lambda: _moved(mirrored), 60, Mirror(mirrored.config).tables)
     mirrored.catches_up("t")
+
+
+@heals("cannot read the configuration file", "ConfigError: already exists")
+def test_a_configuration_file_that_is_missing_or_there_already(tmp_path: Path) -> None:
+    def command(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "wal2lake", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stderr
+
+    for refused in (["-c", "wal2lake.toml", "config", "show"], ["init"]):
+        code, told = command(*refused)
+        assert code == 1
+        ((_, remedy),) = lines_of_error(told)
+        first = steps(remedy)[0]
+        assert isinstance(first, list) and command(*first) == (0, "")
+    assert (tmp_path / "wal2lake.toml").exists()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import PATIENCE, Mirrored, missed
 
+from remedies import heals
 from servers import Database
 from waiting import wait_until
 from wal2lake.mirror import Mirror
@@ -103,6 +104,7 @@ def test_a_table_that_loses_its_key_is_taken_out_of_the_publication_and_copied_w
         mirrored.follows("t", "other")
 
 
+@heals("UpdatesSeen")
 def test_an_append_only_table_follows_inserts_and_stops_at_an_update_until_it_is_copied_again(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
