@@ -1,6 +1,18 @@
 """The hand-over between capture and lake: durable segments, published by manifests."""
 
+from .checksum import verify
 from .manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from .store import ChangeLog, Origin, Start, logged_groups
 
-__all__ = ["ChangeLog", "Manifest", "Origin", "Refusal", "Segment", "Start", "TableCut", "Truncation", "logged_groups"]
+__all__ = [
+    "ChangeLog",
+    "Manifest",
+    "Origin",
+    "Refusal",
+    "Segment",
+    "Start",
+    "TableCut",
+    "Truncation",
+    "logged_groups",
+    "verify",
+]

@@ -7,13 +7,13 @@ A manifest that exists is complete and durable; nothing of it changes afterwards
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from ..position import Lsn
+from .checksum import seal, unseal
 
 FORMAT = 1
 
@@ -37,6 +37,8 @@ class Segment:
     """updates with a column that was sent as unchanged TOAST and could not be filled in from the old row"""
     leaves: tuple[int, ...] = ()
     """of a partitioned table: oids of the partitions that the changes are in"""
+    sha256: str = ""
+    """of the whole file; empty where it was written before files had one"""
 
     @property
     def only_inserts(self) -> bool:
@@ -106,20 +108,17 @@ class Manifest:
         return replace(self, tables={oid: self.tables[oid]})
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "format": FORMAT, "number": self.number, "from_lsn": str(self.from_lsn), "to_lsn": str(self.to_lsn),
-                "transactions": self.transactions,
-                "commit_ts": self.commit_ts.isoformat() if self.commit_ts else None,
-                "tables": [_table_to_json(cut) for cut in self.tables.values()],
-            },
-            indent=1,
-            ensure_ascii=False,
-        )  # fmt: skip
+        return seal({
+            "format": FORMAT, "number": self.number, "from_lsn": str(self.from_lsn), "to_lsn": str(self.to_lsn),
+            "transactions": self.transactions,
+            "commit_ts": self.commit_ts.isoformat() if self.commit_ts else None,
+            "tables": [_table_to_json(cut) for cut in self.tables.values()],
+        })  # fmt: skip
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        data = json.loads(text)
+        """Raises ValueError if it is not the text that was written."""
+        data = unseal(text, "format")
         if data["format"] != FORMAT:
             raise ValueError(f"manifest format {data['format']}, this version reads {FORMAT}")
         cuts = [_table_from_json(table) for table in data["tables"]]

@@ -5,12 +5,13 @@ Every process that has the log reads them; capture and control may both add one.
 
 from __future__ import annotations
 
-import json
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+from ..errors import ChangeLogDamaged
 from ..schema import TableSchema
+from .checksum import seal, unseal
 from .durable import create, read, sync_directory
 
 
@@ -34,15 +35,15 @@ class Schemas:
             sync_directory(directory.parent)
             # A number that is taken is another process's: capture writes what it sees, control what is masked.
             with suppress(FileExistsError):
-                create(directory / f"{number}.json", json.dumps(schema.to_json(), indent=1, ensure_ascii=False))
+                create(directory / f"{number}.json", seal(schema.to_json()))
                 return number
 
     def of(self, oid: int) -> list[TableSchema]:
         """All versions of a table's schema that have been written, oldest first."""
         with self._lock:
             known = self._known.setdefault(oid, [])
-            while (text := read(self.directory / str(oid) / f"{len(known) + 1}.json")) is not None:
-                known.append(TableSchema.from_json(json.loads(text)))
+            while (schema := _read(self._path(oid, len(known) + 1))) is not None:
+                known.append(schema)
         return known
 
     def last(self, oid: int) -> TableSchema | None:
@@ -55,7 +56,32 @@ class Schemas:
             known = self.of(oid)
         return known[version - 1] if 0 < version <= len(known) else None
 
+    def require_sound(self) -> None:
+        """Raises ChangeLogDamaged if a file can't be read."""
+        for path in self.directory.glob("*/*.json"):
+            _read(path)
+
+    def set_aside_damaged(self) -> None:
+        """Take files that can't be read out of the way; for a log none of whose manifests names them any more."""
+        for path in self.directory.glob("*/*.json"):
+            try:
+                _read(path)
+            except ChangeLogDamaged:
+                path.rename(path.with_suffix(".damaged"))
+        self.forget()
+
+    def _path(self, oid: int, version: int) -> Path:
+        return self.directory / str(oid) / f"{version}.json"
+
     def forget(self) -> None:
         """The files are gone."""
         with self._lock:
             self._known.clear()
+
+
+def _read(path: Path) -> TableSchema | None:
+    try:
+        text = read(path)
+        return None if text is None else TableSchema.from_json(unseal(text, "oid"))
+    except (ValueError, KeyError, TypeError):
+        raise ChangeLogDamaged(path=str(path), cause="it is not what was written") from None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .checksum import file_digest
 from .durable import sync_directory
 from .manifest import Segment
 from .stamp import Commit, stamp
@@ -92,12 +93,13 @@ class SegmentWriter:
             file.flush()
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
+            digest = file_digest(file)
         sync_directory(self._directory)
         return Segment(
             file=self._path.relative_to(self._log.directory).as_posix(),
             rows=self.rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
             deletes=self._deletes, key_changes=self._key_changes, unchanged=self._unchanged,
-            leaves=tuple(sorted(self._leaves)),
+            leaves=tuple(sorted(self._leaves)), sha256=digest,
         )  # fmt: skip
 
     def discard(self) -> None:
@@ -123,6 +125,8 @@ class SegmentWriter:
             self._file, self._schema, compression={**_compression(first), **dict.fromkeys(self._stamped or (), "none")},
             use_dictionary=list(self._stamped or ()), write_statistics=False, store_schema=False, version="2.6",
             write_batch_size=_WRITE_ROWS, metadata_collector=self._metadata,
+            # What is entered when the file is finished would not agree with them.
+            write_page_checksum=self._stamped is None,
         )  # fmt: skip
 
 

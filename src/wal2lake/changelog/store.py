@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
+from .checksum import verify
 from .durable import belongs_to_another, create, read, replace, sync_directory
 from .manifest import Manifest, Segment, TableCut
 from .schemas import Schemas
@@ -105,10 +106,13 @@ class ChangeLog:
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
         self._write_group(origin, self.starts if self.exists else [])
 
-    def begin(self, lsn: Lsn, appends: bool = False) -> None:
-        """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it."""
-        last = self.last()
-        first = last.number + 1 if last is not None else 1
+    def begin(self, lsn: Lsn, appends: bool = False, damaged: bool = False) -> None:
+        """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it.
+
+        `damaged`: what was captured before can't be read, and is deleted.
+        """
+        numbers = self._numbers()
+        first = max([*numbers, *(stretch.manifest - 1 for stretch in self.starts)], default=0) + 1
         kept = [stretch for stretch in self.starts if stretch.manifest < first]
         (self.directory / "acknowledged.json").unlink(missing_ok=True)
         self.witness.forget()
@@ -116,7 +120,13 @@ class ChangeLog:
         if appends:
             self.append_from(lsn)
         self._write_group(self.origin, [*kept, Start(first, lsn)])
-        if last is not None:
+        if damaged:
+            for number in numbers:
+                self._manifest_path(number).unlink(missing_ok=True)
+            self._cache.clear()
+            self._last = self._oldest = 0
+            self.schemas.set_aside_damaged()
+        if first > 1:
             # Positions of a database that was set back say nothing beside older ones: numbers tell the stretches apart.
             self.publish(lsn, 0, None, {})
 
@@ -257,13 +267,14 @@ class ChangeLog:
     def read(self, number: int) -> Manifest:
         if (manifest := self._cache.get(number)) is not None:
             return manifest
-        text = read(self._manifest_path(number))
-        if text is None:
-            raise self._damaged(f"manifest {number} is missing")
+        path = self._manifest_path(number)
         try:
+            text = read(path)
+            if text is None:
+                raise self._damaged(f"manifest {number} is missing")
             manifest = Manifest.from_json(text)
-        except (ValueError, KeyError, TypeError) as error:
-            raise self._damaged(f"manifest {number} can't be read ({type(error).__name__})") from None
+        except (ValueError, KeyError, TypeError):
+            raise ChangeLogDamaged(group=self.group, path=str(path), cause="it is not what was written") from None
         if manifest.number != number:
             raise self._damaged(f"manifest {number} says that it is {manifest.number}")
         self._remember(manifest)
@@ -321,6 +332,7 @@ class ChangeLog:
         import pyarrow.parquet as pq
 
         meta = self.schema(int(self.path(segment).parent.name), segment.schema).meta
+        verify(self.path(segment), segment.sha256)
         try:
             return pq.read_table(self.path(segment), columns=[meta.commit_lsn, meta.seq][: 1 + seq])
         except OSError as error:

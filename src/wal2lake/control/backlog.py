@@ -91,9 +91,16 @@ class Backlog:
         """Everything that committed below this, and after the log's start, has been read."""
         return self._end if self.complete else self._read_to
 
-    def begin(self) -> None:
-        """Start reading at the oldest manifest that is kept, or at the log's new stretch."""
-        if not self.seen:
+    def begin(self, damaged: bool = False) -> None:
+        """Start reading at the oldest manifest that is kept, or at the log's new stretch.
+
+        `damaged`: the manifests before that stretch are gone.
+        """
+        if damaged:
+            self._queues.clear()
+            self._kept.clear()
+            self.seen, self.newest = self._log.stretch.manifest - 1, None
+        elif not self.seen:
             self.seen = self._log.oldest() - 1
         last = self._log.last()
         if not self._kept:

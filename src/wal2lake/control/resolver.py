@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _CATALOG_TIMEOUT = "SET statement_timeout = '5s'"
 _NO_WAITING = "SET lock_timeout = '10ms'"
-_WAITING = "RESET lock_timeout"
+_WAITING = "SET lock_timeout = 0"
 
 
 class Resolver:

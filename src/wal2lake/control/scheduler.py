@@ -19,10 +19,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from ..changelog import ChangeLog
+from ..changelog import ChangeLog, verify
 from ..config import Config, GroupConfig
 from ..errors import (
     Advice,
+    ChangeLogDamaged,
     CopyNeeded,
     GroupHeld,
     LakeInconsistent,
@@ -155,10 +156,10 @@ class GroupScheduler:
         opened = self._upstream.open()
         self._books.note(error=None, remedy=None)
         try:
-            self._tables.note_masks(wanted.schemas)
+            if self._sound():
+                self._tables.note_masks(wanted.schemas)
             self._upstream.start()
-            self._backlog.begin()
-            self._take_in()
+            self._take_in(begin=True)
             self._lake.start()
             self._wishes.adopt(wanted)
         except BaseException:
@@ -286,11 +287,24 @@ class GroupScheduler:
             for table in self._tables.awake
         ) and not any(self._renaming.step(table) for table in self._tables.awake)
 
-    def _take_in(self) -> None:
-        for oid, manifest in self._backlog.read():
-            self._tables.arrive(oid, manifest)
-        if not self._backlog.complete:
-            self._wake.set()
+    def _sound(self) -> bool:
+        """Whether the schemas in the change log can be read; where not, it is lost."""
+        try:
+            self._log.schemas.require_sound()
+        except ChangeLogDamaged as error:
+            self._upstream.lose(error)
+        return self._upstream.lost is None
+
+    def _take_in(self, begin: bool = False) -> None:
+        try:
+            if begin:
+                self._backlog.begin()
+            for oid, manifest in self._backlog.read():
+                self._tables.arrive(oid, manifest)
+            if not self._backlog.complete:
+                self._wake.set()
+        except ChangeLogDamaged as error:
+            self._upstream.lose(error)
 
     def _retire(self) -> None:
         seen = self._backlog.seen
@@ -417,18 +431,29 @@ class GroupScheduler:
                 continue
             waiting = self._backlog.after(table.schema.oid, applied.manifest)
             policy = self._evolving.policy(table.schema)
-            planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
+            try:
+                planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
+            except ChangeLogDamaged as error:
+                of_segment = str(error.fields.get("path")).endswith(".parquet")
+                if not of_segment:
+                    self._upstream.lose(error)
+                self._fail(table, damaged_for(table.name, error) if of_segment else error)
+                continue
             if planned.batch is not None:
                 self._evolving.applying(table.schema.oid, planned.batch)
-                self._applies.start(table, partial(self._apply, applied, planned.batch))
+                self._applies.start(table, partial(self._apply, table.name, applied, planned.batch))
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
 
-    def _apply(self, applied: Applied, batch: Batch) -> Applied:
+    def _apply(self, name: str, applied: Applied, batch: Batch) -> Applied:
         if not batch.segments and not batch.truncations:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
         try:
+            for path, segment in batch.segments:
+                verify(path, segment.sha256)
             return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
+        except ChangeLogDamaged as error:
+            raise damaged_for(name, error) from None
         except LakeInconsistent as error:
             self._look_at_source(applied)
             raise error from error.__cause__
@@ -531,6 +556,13 @@ class GroupScheduler:
             table.resync = True
         except Wal2LakeError as error:
             log.warning("%s: the fresh copy has to wait: %s", table.name, error)
+
+
+def damaged_for(table: str, error: ChangeLogDamaged) -> ChangeLogDamaged:
+    """A damaged segment concerns its table alone."""
+    return ChangeLogDamaged(
+        **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync '{table}'"
+    )
 
 
 def _look_whether_caught_up(table: TableRun, applied: Applied, logged: Lsn) -> None:

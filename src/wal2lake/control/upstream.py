@@ -16,7 +16,7 @@ from time import monotonic
 from .. import errors
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import Advice, SlotLost, advise
+from ..errors import Advice, ChangeLogDamaged, SlotLost, Wal2LakeError, advise
 from ..position import ZERO, Lsn
 from ..source.database import Source
 from ..source.locking import Patience
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
 HURRY_SECONDS = 1.0
-GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, errors.ChangeLogDamaged)
+GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, ChangeLogDamaged)
 """errors of the capture after which the stream can't go on where it was"""
 
 
@@ -51,6 +51,8 @@ class Upstream:
         self._again = self._hurried = 0.0
         self.freshness = Freshness(group.flush_interval, self.hurry)
         self._still_since: datetime | None = None
+        self._damaged = False
+        """part of the change log can't be read"""
         self.lost: Advice | None = None
         """what to do about a gap in the stream; None if it has none"""
 
@@ -131,16 +133,21 @@ class Upstream:
             return
         self._books.note(error=str(error), remedy=error.remedy)
         if isinstance(error, GAPS):
-            if self.lost is None:
-                log.error("group %s: %s", self._group.name, error)
-                log.error("group %s: %s", self._group.name, error.remedy)
-            self.lost = advise(error)
-            self._books.note(state=GroupState.ERRORED)
+            self.lose(error)
         elif (report.fatal and ending) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
             raise error
         elif report.fatal and monotonic() >= self._again:
             self._again = monotonic() + BACKOFF_FIRST
             self._capture.start()
+
+    def lose(self, error: Wal2LakeError) -> None:
+        """The stream has a gap, or what was captured of it can't be read."""
+        if self.lost is None:
+            log.error("group %s: %s", self._group.name, error)
+            log.error("group %s: %s", self._group.name, error.remedy)
+        self.lost = advise(error)
+        self._damaged |= isinstance(error, ChangeLogDamaged)
+        self._books.note(state=GroupState.ERRORED, error=str(error), remedy=error.remedy)
 
     def _note_standing(self, stands_still: bool) -> None:
         if not stands_still:
@@ -154,7 +161,8 @@ class Upstream:
         log.warning("group %s begins anew with a new slot", self._group.name)
         self._capture.stop()
         opened = self._new_slot()
-        self._backlog.begin()
+        self._backlog.begin(self._damaged)
+        self._damaged = False
         # Positions of a database that was set back are lower: what the last capture told means nothing now.
         self._capture, self._heard, self.lost = self._new_capture(), CaptureReport(), None
         self._capture.start()
@@ -166,5 +174,5 @@ class Upstream:
         self._log.create(self._source.identity(), self._source.slot_name)
         self._source.drop_slot()
         opened = self._source.create_slot(self._patience)
-        self._log.begin(opened.snapshot.lsn, self._source.appends())
+        self._log.begin(opened.snapshot.lsn, self._source.appends(), self._damaged)
         return opened

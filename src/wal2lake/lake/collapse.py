@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Each session serves one piece of work at a time, so its views have no other user.
 SEGMENTS = "wal2lake_segments"
+VERIFIED = ("parquet.page.verify-checksum.enabled", "true")
+"""option of a read: pages have to agree with their checksums"""
 _GLOB = re.compile(r"[][*?{}\\,]")
 _FLOATS = (Kind.FLOAT, Kind.DOUBLE)
 _NEVER_TOASTED = {
@@ -38,7 +40,8 @@ def open_segments(session: SparkSession, schema: TableSchema, batch: Batch) -> N
     """Let the session's views be the files of the batch. The schema is given: looking for it is a job."""
     for number, (written, paths) in enumerate(_files(schema, batch)):
         columns = ", ".join(f"{quoted(name)} {type}" for name, type, _ in _fields(written))
-        session.read.schema(columns).parquet(*paths).createOrReplaceTempView(f"{SEGMENTS}_{number}")
+        reader = session.read.option(*VERIFIED)
+        reader.schema(columns).parquet(*paths).createOrReplaceTempView(f"{SEGMENTS}_{number}")
 
 
 def changes(schema: TableSchema, batch: Batch) -> str:

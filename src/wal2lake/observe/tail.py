@@ -17,7 +17,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from ..changelog import ChangeLog, Segment, TableCut
+from ..changelog import ChangeLog, Segment, TableCut, verify
 from ..errors import ChangeLogDamaged
 from ..position import Lsn
 from ..schema import Identity, TableId, TableSchema
@@ -137,6 +137,7 @@ class _Follower:
     def _rows(self, cut: TableCut, segment: Segment) -> Iterator[Change]:
         import pyarrow.parquet as pq
 
+        verify(self._log.path(segment), segment.sha256)
         schema = self._log.schema(cut.oid, segment.schema)
         change = _reader(schema, cut.name)
         with pq.ParquetFile(self._log.path(segment)) as file:

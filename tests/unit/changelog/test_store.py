@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_a_manifest_that_does_not_continue_the_one_before_is_damage(log: ChangeL
     publish(log, 200)
     publish(log, 300)
     file = log.directory / "manifests" / "2.json"
-    file.write_text(file.read_text().replace('"from_lsn": "0/C8"', '"from_lsn": "0/C9"'))
+    file.write_text(replace(log.read(2), from_lsn=Lsn(201)).to_json())
     with pytest.raises(ChangeLogDamaged, match="begins at"):
         reopened(log).after(0)
 
