@@ -112,10 +112,11 @@ class SourceConfig(_Section):
     """The PostgreSQL database to mirror."""
 
     dsn: Dsn = Field(
-        description="Connection string, a URL or libpq's key=value form. TCP, not a Unix socket.",
+        description="Connection string, a URL or libpq's key=value form. TCP, not a Unix socket. Of several hosts, the "
+        "primary is used unless `target_session_attrs` says otherwise.",
         examples=["postgresql://user:secret@localhost:5432/shop"],
     )
-    connect_timeout: float = Field(10, gt=0, description="Seconds to wait for a connection.")
+    connect_timeout: float = Field(10, gt=0, description="Seconds to wait for a connection, for each host.")
     heartbeat_interval: float = Field(
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )

@@ -28,7 +28,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ..config import SourceConfig
 from ..errors import ConfigError, ConnectionFailed, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
-from . import session
+from . import hosts, session
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -57,6 +57,7 @@ def parameters(dsn: str, timeout: float, application: str, option: str = "source
         "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
         **given,
+        **hosts.writable(given),
         "keepalives": 1,
         "connect_timeout": max(2, math.ceil(timeout)),
         "application_name": application[:63],
@@ -114,16 +115,22 @@ def _pin(ask: Callable[[str], Sequence[Sequence[str]]]) -> None:
 def replication_connect(source: SourceConfig, group: str | None = None) -> pq.abc.PGconn:
     """A session with a walsender, which takes replication commands."""
     given = _source_parameters(source, group)
-    conninfo = make_conninfo(**given, replication="database")
-    deadline = time.monotonic() + source.connect_timeout
+    said = []
+    for attempt in hosts.attempts(given):
+        try:
+            return _replication_session(make_conninfo(**attempt, replication="database"), source.connect_timeout)
+        except _NotConnected as error:
+            said.append(str(error))
+    raise connection_failed(server_name(source), "\n".join(said), given.get("user"))
+
+
+def _replication_session(conninfo: str, timeout: float) -> pq.abc.PGconn:
+    deadline = time.monotonic() + timeout
     # Not the blocking call: psycopg's holds the interpreter's lock until the server answers.
     pgconn = pq.PGconn.connect_start(conninfo.encode())
     try:
         _complete(pgconn, deadline)
         _pin(lambda statement: _answer(pgconn, statement, deadline))
-    except _NotConnected as error:
-        pgconn.finish()
-        raise connection_failed(server_name(source), str(error), given.get("user")) from None
     except BaseException:
         pgconn.finish()
         raise
