@@ -61,6 +61,8 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     # Rows that were written anew may have got a value in each new column that has no constant default.
     unknown = _rewritten(lake.heaps, source.heaps)
     columns += [replace(c, missing_known=False) if unknown and c.missing is None else c for c in added]
+    kept_facts = {column.attnum or column.name: column for column, _ in pairs}
+    columns = [_relying(column, kept_facts.get(column.attnum or column.name)) for column in columns]
     columns.sort(key=lambda column: column.attnum or sys.maxsize)
     taken = {column.name for column in columns}
     old = [column for column in lake.columns if column.kept and column not in dropped]
@@ -79,6 +81,48 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     )  # fmt: skip
     _require_same_key(lake, following)
     return following
+
+
+def _relying(column: Column, before: Column | None) -> Column:
+    """The column with the facts that its values in the lake rely on; of a new one, nobody has compared them yet."""
+    if before is None:
+        return replace(column, relies=None, unaltered=False)
+    return replace(column, relies=before.relies, unaltered=before.unaltered)
+
+
+def texts_differ(lake: TableSchema, source: TableSchema) -> str | None:
+    """Which values in the lake may have another text by now, though no change of a row told so; None if none has."""
+    for before, after in _by_number(lake, source):
+        if before.relies is None:
+            # The rows came before anybody looked at their type: who altered it, and when, can't be told.
+            if after.relies and not after.unaltered:
+                return f"the type of column {after.name}, {after.type_name}, was altered, and it can't be told when"
+        elif not set(before.relies) <= set(after.relies or ()):
+            return f"a label or an attribute of {after.type_name}, the type of column {after.name}, was altered"
+    return None
+
+
+def facts_differ(lake: TableSchema, source: TableSchema) -> bool:
+    """Whether a look at the catalog says something about the text of values that the lake table does not know."""
+    unknown = any(before.relies is None and after.relies for before, after in _by_number(lake, source))
+    return unknown or texts_differ(lake, source) is not None
+
+
+def with_facts(lake: TableSchema, source: TableSchema) -> TableSchema:
+    """The same schema with the facts of the source where it has none."""
+    found = {after.attnum or after.name: after for after in source.columns}
+    columns = []
+    for column in lake.columns:
+        told = found.get(column.attnum or column.name)
+        if column.relies is None and told is not None and not column.kept:
+            column = replace(column, relies=told.relies, unaltered=told.unaltered)  # noqa: PLW2901
+        columns.append(column)
+    return replace(lake, columns=tuple(columns))
+
+
+def _by_number(lake: TableSchema, source: TableSchema) -> list[tuple[Column, Column]]:
+    found = {column.attnum or column.name: column for column in lake.source_columns}
+    return [(found[key], after) for after in source.columns if (key := after.attnum or after.name) in found]
 
 
 def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:

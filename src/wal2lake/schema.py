@@ -65,14 +65,21 @@ class Column:
     """what stands in the place of its values, `missing` included"""
     delimiter: str = ","
     """of an array: what stands between the elements in PostgreSQL's text"""
+    relies: tuple[str, ...] | None = field(default=None, compare=False)
+    """what the catalog says that the text of its values depends on, see `source/typefacts`; None: unknown"""
+    unaltered: bool = field(default=False, compare=False)
+    """whether that is as it was when the type was created"""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "lake": str(self.lake)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Column:
-        mask = data.get("mask")
-        return cls(**{**data, "lake": LakeType.parse(data["lake"]), "mask": Masking(mask) if mask else None})
+        mask, relies = data.get("mask"), data.get("relies")
+        return cls(**{
+            **data, "lake": LakeType.parse(data["lake"]), "mask": Masking(mask) if mask else None,
+            "relies": None if relies is None else tuple(relies),
+        })  # fmt: skip
 
 
 @dataclass(frozen=True)

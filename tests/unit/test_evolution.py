@@ -9,12 +9,15 @@ from wal2lake.evolution import (
     Unclear,
     changes,
     difference,
+    facts_differ,
     follow,
     moved,
     numbered,
     rekeyed,
     require_fillable,
     source_of,
+    texts_differ,
+    with_facts,
     with_heaps,
     with_leaves,
 )
@@ -318,3 +321,35 @@ def test_a_hash_stays_what_it_is_when_the_type_gets_wider() -> None:
     assert follow(table(ID, hashed), table(ID, wider)).column("n").type_oid == 20
     with pytest.raises(Incompatible):
         follow(table(ID, replace(hashed, type_oid=700)), table(ID, replace(hashed, type_oid=701)))
+
+
+def enum(relies: tuple[str, ...] | None, name: str = "e", number: int = 1, unaltered: bool = False) -> Column:
+    return column(name, number, 20_000, "string", relies=relies, unaltered=unaltered)
+
+
+def enums(*columns: Column) -> TableSchema:
+    return table(*columns, key=())
+
+
+def test_a_label_more_changes_no_text_that_is_there() -> None:
+    lake, source = enums(enum(("a", "b"))), enums(enum(("a", "b", "c")))
+    assert texts_differ(lake, source) is None and not facts_differ(lake, source)
+
+
+def test_a_fact_that_does_not_hold_any_more_changes_texts() -> None:
+    lake, source = enums(enum(("a", "b"))), enums(enum(("a", "x")))
+    assert "altered" in (texts_differ(lake, source) or "") and facts_differ(lake, source)
+
+
+def test_columns_from_the_log_keep_the_facts_of_the_lake_table_and_new_ones_have_none() -> None:
+    lake = enums(enum(("a",)))
+    followed = follow(lake, enums(enum(("x",)), enum(("y",), name="f", number=2)))
+    assert [column.relies for column in followed.columns] == [("a",), None]
+
+
+def test_unknown_facts_are_taken_from_a_type_that_was_never_altered_alone() -> None:
+    lake = enums(enum(None))
+    assert texts_differ(lake, enums(enum(("a",), unaltered=True))) is None
+    assert facts_differ(lake, enums(enum(("a",), unaltered=True)))
+    assert with_facts(lake, enums(enum(("a",)))).columns[0].relies == ("a",)
+    assert "can't be told when" in (texts_differ(lake, enums(enum(("a",)))) or "")

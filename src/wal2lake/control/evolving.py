@@ -13,7 +13,17 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, GroupConfig, settings_of
 from ..errors import Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, moved, require_fillable, with_heaps
+from ..evolution import (
+    Incompatible,
+    Unclear,
+    facts_differ,
+    follow,
+    moved,
+    require_fillable,
+    texts_differ,
+    with_facts,
+    with_heaps,
+)
 from ..lake.model import Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -52,7 +62,7 @@ class Evolving:
         for schema in wanted.schemas:
             table = tables.get(schema.oid)
             applied = table.applied if table is not None else None
-            if applied is not None and (applied.schema != schema or applied.schema.heaps != schema.heaps):
+            if applied is not None and _differs(applied.schema, schema):
                 self._pending[schema.oid] = _Seen(schema, wanted.before, wanted.after)
 
     def applying(self, oid: int, batch: Batch) -> None:
@@ -77,7 +87,8 @@ class Evolving:
             if table is None or table.applied is None:
                 del self._pending[oid]
             elif seen.after <= logged and table.active and not table.resync and table.job is None:
-                if table.waiting is not None:
+                if table.waiting is not None and texts_differ(table.applied.schema, seen.schema) is None:
+                    # Nothing but a copy mends texts, and it has what waits, too.
                     continue
                 del self._pending[oid]
                 if seen.before < self._since.get(oid, ZERO):
@@ -97,8 +108,14 @@ class Evolving:
             known = tuple(heap for heap in lake.heaps if heap not in later)
             if (partitions := moved(replace(lake, heaps=known), source)) is not None:
                 raise Incompatible(str(partitions))
-            target = with_heaps(follow(lake, source, policy.keep_dropped), source, later)
+            if (altered := texts_differ(lake, source)) is not None:
+                raise Incompatible(altered)
+            target = with_facts(with_heaps(follow(lake, source, policy.keep_dropped), source, later), source)
             require_fillable(lake, target)
         except (Incompatible, Unclear) as error:
             return unfollowed(lake, error, policy)
-        return None if target == lake and target.heaps == lake.heaps else target
+        return target if _differs(lake, target) else None
+
+
+def _differs(lake: TableSchema, other: TableSchema) -> bool:
+    return lake != other or lake.heaps != other.heaps or facts_differ(lake, other)

@@ -33,7 +33,7 @@ from ..errors import (
     Wal2LakeError,
     advise,
 )
-from ..evolution import Incompatible, Unclear, follow, moved
+from ..evolution import Incompatible, Unclear, follow, moved, texts_differ
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
@@ -465,6 +465,8 @@ class GroupScheduler:
             if (partitions := moved(applied.schema, schema)) is not None:
                 raise CopyNeeded(table=str(applied.schema.id), cause=str(partitions))
             try:
+                if (altered := texts_differ(applied.schema, schema)) is not None:
+                    raise Incompatible(altered)
                 follow(applied.schema, schema)
             except (Incompatible, Unclear) as error:
                 raise unfollowed(applied.schema, error, self._evolving.policy(schema)) from None

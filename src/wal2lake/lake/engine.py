@@ -28,6 +28,7 @@ from ..errors import (
     Wal2LakeError,
     advise,
 )
+from ..evolution import facts_differ
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from .carriable import require_carriable
@@ -268,7 +269,7 @@ class Lake:
         require_carriable(schema)
         with self._work("changing the columns of", table) as session:
             now = self._now(session, table, source_id)
-            if now.schema != schema or now.schema.heaps != schema.heaps:
+            if now.schema != schema or now.schema.heaps != schema.heaps or facts_differ(now.schema, schema):
                 if evolve.rewrites(now.schema, schema, now.rows):
                     record = Record(now.lsn, now.manifest, now.changes)
                 else:

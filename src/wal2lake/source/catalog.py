@@ -33,11 +33,12 @@ from ..pgtypes import (
     wire,
 )
 from ..schema import Column, HeapFile, Identity, Membership, TableId, TableSchema
-from . import identity, selection
+from . import identity, selection, typefacts
 from .connect import Connection, explained, jdbc, query
 from .locking import wait_briefly
 from .model import CopySource, Heap, filtered
 from .selection import Named, Selection
+from .typefacts import TypeFacts
 
 GENERATED_PUBLISHED_SINCE = 180000
 _FALLBACK_ROW_BYTES = 128
@@ -208,6 +209,7 @@ def describe(
         below = _tables(conn, [leaf.oid for group in parts_of.values() for leaf in group]) if parts_of else {}
         known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
         empty = _empty(conn, (leaf for group in parts_of.values() for leaf in group))
+        facts = typefacts.read(conn, known)
     wanted = overrides_by_table(overrides or {})
     publication = selection.named(conn, overrides)
     schemas = {}
@@ -215,7 +217,7 @@ def describe(
         parts = [below[leaf.oid] for leaf in parts_of.get(oid, ()) if leaf.oid in below]
         settings = settings_of(wanted, table.id, table.above)
         chosen = _chosen(table, parts, settings, conn.info.server_version, publication)
-        schema = _schema(table, parts, known, settings, chosen, conn.info.server_version)
+        schema = _with_facts(_schema(table, parts, known, settings, chosen, conn.info.server_version), facts)
         schemas[oid] = replace(schema, heaps=tuple(_heap(leaf, empty) for leaf in of_root[oid]))
     return schemas
 
@@ -233,6 +235,14 @@ def outside_wal(schema: TableSchema) -> TableError | None:
             error = PartitionForeign if kind == "f" else PartitionUnlogged
             return error(table=str(schema.id), partition=str(name), sql_name=quoted(name))
     return None
+
+
+def _with_facts(schema: TableSchema, facts: Mapping[int, TypeFacts]) -> TableSchema:
+    columns = []
+    for column in schema.columns:
+        told = facts.get(column.type_oid, TypeFacts()) if column.mask is not Masking.NULL else TypeFacts()
+        columns.append(replace(column, relies=told.relies, unaltered=told.unaltered))
+    return replace(schema, columns=tuple(columns))
 
 
 def overrides_by_table(overrides: Mapping[str, TableConfig]) -> dict[str, TableConfig]:

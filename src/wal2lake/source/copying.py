@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from psycopg import sql
 
 from ..config import TableConfig, settings_of
 from ..errors import CopyFailed, KeyMisleading, SourceBusy, SourceRefused
 from ..schema import TableSchema
-from . import catalog, matching, selection
+from . import catalog, matching, selection, typefacts
 from .connect import Connection, explained, query
 from .facts import full_rows, unreadable
 from .locking import retried, wait_briefly
@@ -83,5 +84,6 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema, stopped: Cal
 def _shape(conn: Connection, oid: int, overrides: Mapping[str, TableConfig]) -> list[object]:
     publication = selection.named(conn, overrides)
     with explained("reading", "the catalog"):
-        shape: list[object] = list(conn.execute(query("copied_shape"), {"oid": oid}).fetchall())
+        shape: list[tuple[Any, ...]] = conn.execute(query("copied_shape"), {"oid": oid}).fetchall()
+        shape += typefacts.rows(conn, {row[4] for row in shape if row[4]})
     return [*shape, publication.tables.get(oid) if publication is not None else None]
