@@ -256,10 +256,13 @@ def _with_root_key(schema: TableSchema, known: Sequence[TableSchema]) -> TableSc
     """
     if not known:
         return schema
-    numbers = [column.attnum or column.name for column in known[0].key_columns]
-    names = {column.attnum or column.name: column.name for column in schema.columns}
-    key = tuple(names[number] for number in numbers if number in names)
-    whole = len(key) == len(numbers)
+    names = {column.attnum: column.name for column in schema.columns if column.attnum}
+    unnumbered = {column.name for column in schema.columns if not column.attnum}
+    found = [
+        names.get(column.attnum, column.name if column.name in unnumbered else None) for column in known[0].key_columns
+    ]
+    key = tuple(name for name in found if name is not None)
+    whole = len(key) == len(found)
     return replace(
         schema, identity=known[0].identity, key=key if whole else (), key_index=known[0].key_index if whole else 0
     )
