@@ -491,7 +491,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_keys_of_many_changes_are_not_sent_to_every_task(
     table: MakeTable, monkeypatch: pytest.MonkeyPatch, plans: list[str], most: int
 ) -> None:
-    monkeypatch.setattr("wal2lake.lake.plan.BROADCAST_ROWS", most)
+    for limit in ("BROADCAST_KEYS", "BROADCAST_HASHES"):
+        monkeypatch.setattr(f"wal2lake.lake.plan.{limit}", most)
     large = table("id int PRIMARY KEY, big text, n int", rows=[{"id": i, "big": f"x{i}", "n": 0} for i in range(9)])
     for i in range(5):
         large.history.update({"id": i, "big": f"x{i}", "n": 0}, {"id": i, "big": f"x{i}", "n": 1}, unchanged=["big"])

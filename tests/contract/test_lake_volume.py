@@ -16,11 +16,11 @@ from lake_history import copied, source_id
 from servers import Database
 from wal2lake.changelog.manifest import Segment
 from wal2lake.lake import Applied, Batch, Lake
-from wal2lake.lake.plan import BROADCAST_ROWS
+from wal2lake.lake.plan import BROADCAST_HASHES
 from wal2lake.position import Lsn
 from wal2lake.schema import TableSchema
 
-ROWS, CHANGED = 2 * BROADCAST_ROWS, BROADCAST_ROWS + 100_000
+ROWS, CHANGED = 2 * BROADCAST_HASHES, BROADCAST_HASHES + 100_000
 
 
 @pytest.mark.slow

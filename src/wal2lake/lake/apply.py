@@ -114,8 +114,8 @@ def _matched(tables: TableFormat, rows: str, schema: TableSchema, plan: Plan, ne
     net = collapse.net(rows, schema, plan)
     values = ", ".join(column_names(schema))
     inserted = _repeated(f"SELECT * FROM ({net}) WHERE n > 0")
-    parts = [f"SELECT 'I' AS op, CAST(NULL AS string) AS file, CAST(NULL AS bigint) AS position, {values} "
-             f"FROM ({inserted})"]  # fmt: skip
+    # No stored row has such an address. It is not NULL, because then one task would get all inserts.
+    parts = [f"SELECT 'I' AS op, '' AS file, h AS position, {values} FROM ({inserted})"]
     nothing = ", ".join(
         f"CAST(NULL AS {column.lake.spark}) AS {name}"
         for name, column in zip(column_names(schema), schema.columns, strict=True)

@@ -12,8 +12,10 @@ from ..schema import TableSchema
 from .model import Batch
 from .partition import Untranslatable, translate
 
-BROADCAST_ROWS = 200_000
-"""changes whose keys or hashes are sent to every task at most; rows themselves never are"""
+BROADCAST_KEYS = 200_000
+"""keys that are sent to every task at most; rows themselves never are"""
+BROADCAST_HASHES = 500_000
+"""the same of hashes, which have 8 bytes"""
 
 
 class How(Enum):
@@ -45,16 +47,20 @@ class Plan:
     unchanged: bool = False
     changes: int = 0
     """how many there are in the batch"""
+    sought: int = 0
+    """stored rows that are looked for: those that are deleted as a whole, or have values that were not sent"""
 
     @property
     def few(self) -> bool:
-        """Whether keys or hashes of all changes fit into the memory of every task."""
-        return self.changes <= BROADCAST_ROWS
+        """Whether keys of all changes fit into the memory of every task."""
+        return self.changes <= BROADCAST_KEYS
 
     @property
     def join_hint(self) -> str:
-        """How Spark is to find stored rows by keys or hashes of the changes."""
-        return "BROADCAST" if self.few else "MERGE"
+        """How Spark is to find the stored rows."""
+        return (
+            "BROADCAST" if self.sought <= (BROADCAST_HASHES if self.how is How.MATCH else BROADCAST_KEYS) else "MERGE"
+        )
 
 
 def plan(before: TableSchema, batch: Batch) -> Plan:
@@ -88,6 +94,7 @@ def plan(before: TableSchema, batch: Batch) -> Plan:
         key_changes=any(segment.key_changes for segment in facts),
         unchanged=any(segment.unchanged for segment in facts),
         changes=batch.changes,
+        sought=sum(segment.deletes if how is How.MATCH else segment.unchanged for segment in facts),
     )
 
 
