@@ -51,6 +51,7 @@ def make_server(directory: Path) -> EmbeddedServer:
         max_replication_slots="60",
         shared_buffers="128MB",
         max_wal_size="4GB",
+        max_prepared_transactions="5",
         autovacuum="off",
     )
 

@@ -17,6 +17,7 @@
     │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
     ├── GroupHeld                another process runs this group
+    ├── OtherInstallation        the state store or a publication is that of another lake
     └── CommandRefused           what a command asks for can't be had
 
 The docstring of an error is its message, the `remedy` says what to do, both with the fields that it was raised with.
@@ -53,7 +54,8 @@ class Wal2LakeError(Exception):
         super().__init__(self._fill(type(self).__doc__ or ""))
 
     def _fill(self, template: str) -> str:
-        return " ".join(template.format_map(_Missing(self.fields)).split())
+        # The template's own line ends go; what fields hold is kept, but for what would end the line.
+        return " ".join(" ".join(template.split()).format_map(_Missing(self.fields)).splitlines())
 
     @property
     def remedy(self) -> str:
@@ -309,6 +311,16 @@ class GroupHeld(Wal2LakeError):
 
     remedy_text = "stop that process first; one process at a time runs a group"
     kind = Kind.TRANSIENT
+
+
+class OtherInstallation(Wal2LakeError):
+    """{object} belongs to another installation of wal2lake, whose lake is {place}"""
+
+    remedy_text = (
+        "use the configuration of that lake; to mirror the database a second time, set [state] dsn to another database "
+        "and give the groups other names; if that lake is gone for good, drop what was made for it with: "
+        "wal2lake teardown --other"
+    )
 
 
 class CommandRefused(Wal2LakeError):

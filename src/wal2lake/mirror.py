@@ -24,6 +24,7 @@ from .control.preflight import check as preflight
 from .control.state import GroupState, Mode, TableState
 from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
 from .control.wanting import enabled, groups_of, listed, named
+from .installation import Installation
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
 from .position import Lsn
@@ -218,8 +219,17 @@ class Mirror:
         logs = [ChangeLog(self._config.changelog_path, name) for name in names_of_groups]
         return tail(logs, tables, lines, stop)
 
-    def teardown(self) -> None:
-        """Drop slots, publications and our schema, and the change log; lake tables stay as they are."""
+    def teardown(self, other: bool = False) -> None:
+        """Drop slots, publications and our schema, and the change log; lake tables stay as they are.
+
+        `other`: what was made for another lake, which is gone.
+        """
+        if other:
+            with self._store(other=True) as store:
+                from .control.dropping import drop_other
+
+                drop_other(self._config, store)
+            return
         with self._store() as store:
             from .control.dropping import drop_group, leftovers
 
@@ -271,10 +281,13 @@ class Mirror:
             yield commands
 
     @contextmanager
-    def _store(self) -> Iterator[StateStore]:
+    def _store(self, other: bool = False) -> Iterator[StateStore]:
+        """The state store. `other`: whichever installation it is of."""
         dsn = (self._config.state.dsn or self._config.source.dsn).get_secret_value()
-        store = StateStore(dsn, self._config.source.connect_timeout)
+        mine = None if other else Installation.of(self._config.changelog_path)
+        store = StateStore(dsn, self._config.source.connect_timeout, mine)
         try:
+            store.require_own()
             yield store
         finally:
             store.close()

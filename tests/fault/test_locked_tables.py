@@ -106,7 +106,7 @@ def test_a_first_start_that_waits_for_an_open_transaction_says_so_and_stops_when
         with pytest.raises(SourceBusy, match="transactions are open"), mirrored.running():
             wait_until(lambda: mirrored.group().error, 30, "the wait is told")
             group = mirrored.group()
-            assert f"transactions are open: server processes {writer.info.backend_pid} " in str(group.error)
+            assert f"transactions are open: server process {writer.info.backend_pid} " in str(group.error)
             assert "pg_terminate_backend" in str(group.remedy)
         assert _slots(mirrored) == 0
     mirrored.catches_up(*TABLES)

@@ -152,3 +152,25 @@ def test_a_row_filter_that_would_stop_updates_is_not_published(
         database.execute(str(refused.remedy))
         wait_until(lambda: (t := mirrored.table("t")) is not None and t.state == "STREAMING", PATIENCE, "streaming")
         database.execute("UPDATE t SET s = 'd'")
+
+
+def test_a_transaction_that_wrote_a_table_before_it_was_published_hides_no_later_change(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Walsenders before 14.18, 15.13, 16.9 and 17.5 remember after such a transaction that it is not published."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1)"
+    )
+    groups = [{"name": "default", "tables": ["public.t"], "flush_interval": 0.1}]
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=groups)
+    published = "SELECT count(*) FROM pg_publication_rel WHERE prrelid = 'later'::regclass"
+    with mirrored.running(), database.connect(autocommit=False) as writer:
+        mirrored.is_streaming("t")
+        writer.execute("INSERT INTO later VALUES (2)")
+        Mirror(mirrored.config).add(["public.later"])
+        wait_until(lambda: database.value(published) == 1, PATIENCE, "published")
+        writer.execute("INSERT INTO later VALUES (3)")
+        writer.commit()
+        mirrored.is_streaming("later")
+        database.execute("INSERT INTO later VALUES (4); UPDATE later SET id = 10 WHERE id = 1")
+        mirrored.follows("t", "later")

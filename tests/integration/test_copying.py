@@ -71,6 +71,13 @@ def test_a_partition_that_may_not_be_read_is_named_with_its_grant(database: Data
                 pass
             assert "apart.p_1" in str(raised.value)
             database.execute(raised.value.remedy)
+            database.execute("ALTER TABLE apart.p_1 ENABLE ROW LEVEL SECURITY")
+            with (
+                pytest.raises(SourceRefused) as raised,
+                copying.held_still(partial(connect, source, "g"), schema, held.snapshot.name, {}, lambda: False),
+            ):
+                pass
+            database.execute(raised.value.remedy)
             with copying.held_still(
                 partial(connect, source, "g"), schema, held.snapshot.name, {}, lambda: False
             ) as described:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from servers import Database
+from servers import Database, fresh_database
 from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
@@ -101,7 +102,7 @@ def test_waiting_for_an_open_transaction_names_who_is_in_the_way(
 
     slot.create(source, SLOT, "g", patience=Patience(told=told)).close()
     pid = writer.info.backend_pid
-    assert f"server processes {pid} (unnamed on {database.name})" in named[0]
+    assert f"server process {pid} (unnamed on {database.name})" in named[0]
     assert f"pg_terminate_backend({pid})" in named[1]
 
 
@@ -112,7 +113,7 @@ def test_a_wait_for_an_open_transaction_that_is_given_up_leaves_no_slot(
     told = threading.Event()
     with database.connect(autocommit=False) as writer, connect(source) as conn:
         writer.execute("CREATE TABLE t (id int)")
-        with pytest.raises(SourceBusy, match=f"server processes {writer.info.backend_pid} "):
+        with pytest.raises(SourceBusy, match=f"server process {writer.info.backend_pid} "):
             slot.create(source, SLOT, "g", patience=Patience(told.is_set, lambda _: told.set()))
         assert slot.info(conn, SLOT) is None
 
@@ -125,6 +126,25 @@ def test_drop_waits_for_the_reader_and_gives_up_with_its_name(source: SourceConf
         slot.create(source, "wal2lake_other", "g").close()
         assert slot.drop(conn, "wal2lake_other")
         assert not slot.drop(conn, "wal2lake_other")
+
+
+def test_a_prepared_transaction_that_a_slot_waits_for_is_named_with_what_ends_it(
+    source: SourceConfig, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "WAIT_REPORT_SECONDS", 0.1)
+    gid = f"it's {{{database.name}}}"
+    with database.connect(autocommit=False) as writer:
+        writer.execute("CREATE TABLE t (id int)")
+        writer.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
+    told: list[SourceError] = []
+
+    def end_it(error: SourceError) -> None:
+        told.append(error)
+        database.execute(error.remedy.partition("as in: ")[2])
+
+    with slot.create(source, SLOT, "g", temporary=True, patience=Patience(told=end_it)) as held:
+        assert held.alive
+    assert f"prepared transaction 'it''s {{{database.name}}}' in database {database.name}" in str(told[0])
 
 
 def test_a_role_without_replication_is_told_what_to_grant(database: Database, plain_role: str) -> None:
@@ -218,3 +238,12 @@ def test_jdbc_gets_the_effective_parameters_and_no_password_in_the_url(
     url, properties = jdbc(SourceConfig(dsn=dsn))
     assert url.startswith("jdbc:postgresql://127.0.0.1:") and url.endswith("/" + database.name)
     assert PASSWORD not in url and properties["password"] == PASSWORD and properties["user"] == plain_role
+
+
+def test_a_slot_of_another_database_is_never_dropped(source: SourceConfig, database: Database) -> None:
+    with fresh_database(database.server) as other:
+        other.rows("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [f"{SLOT}_elsewhere"])
+        with connect(source) as conn, pytest.raises(SourceRefused) as raised:
+            slot.drop(conn, f"{SLOT}_elsewhere")
+        assert other.name in str(raised.value)
+        assert other.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [f"{SLOT}_elsewhere"]) == 1

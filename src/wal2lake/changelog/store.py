@@ -189,7 +189,10 @@ class ChangeLog:
         """The highest position that the source may have been told; a slot beyond it was moved by somebody else."""
         position = self.position()
         text = read(self.directory / "acknowledged.json")
-        return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
+        try:
+            return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
+        except (ValueError, KeyError, TypeError):
+            raise self._damaged("acknowledged.json can't be read") from None
 
     def append_from(self, lsn: Lsn) -> None:
         """The publication of append-only tables exists; a stream from this position on can have it."""
@@ -198,7 +201,11 @@ class ChangeLog:
     def appends_since(self) -> Lsn | None:
         """From where on a stream can have the publication of append-only tables; None: there is none."""
         text = read(self.directory / "append.json")
-        return None if text is None else Lsn.parse(json.loads(text)["lsn"])
+        try:
+            return None if text is None else Lsn.parse(json.loads(text)["lsn"])
+        except (ValueError, KeyError, TypeError):
+            # As if it was not there: it is written again, and the tables are re-copied.
+            return None
 
     def record_acknowledged(self, lsn: Lsn) -> None:
         """To be durable before a position beyond the last manifest is sent."""

@@ -8,11 +8,16 @@ that it goes on with branched off before what was captured.
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ..errors import ChangeLogDamaged
 from ..position import Lsn
 from .durable import read, replace
+
+T = TypeVar("T")
 
 
 class Witness:
@@ -23,8 +28,7 @@ class Witness:
 
     def stored(self) -> Lsn | None:
         """A position that the database was told, and has not been told less since."""
-        data = _read(self._stored)
-        return None if data is None else Lsn.parse(data["lsn"])
+        return _read(self._stored, lambda data: Lsn.parse(data["lsn"]))
 
     def storing(self, lsn: Lsn) -> None:
         """The database is about to be told a position: a higher one is not to be expected from it any more."""
@@ -38,8 +42,7 @@ class Witness:
             replace(self._stored, json.dumps({"lsn": str(lsn)}))
 
     def timeline(self) -> int | None:
-        data = _read(self._timeline)
-        return None if data is None else int(data["timeline"])
+        return _read(self._timeline, lambda data: int(data["timeline"]))
 
     def on_timeline(self, timeline: int) -> None:
         replace(self._timeline, json.dumps({"timeline": timeline}))
@@ -49,6 +52,14 @@ class Witness:
             file.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, value: Callable[[dict[str, Any]], T]) -> T | None:
+    """What a file holds; None if there is none. One that can't be read is no proof of anything, and is not replaced."""
     text = read(path)
-    return None if text is None else json.loads(text)
+    try:
+        return None if text is None else value(json.loads(text))
+    except (ValueError, KeyError, TypeError):
+        raise ChangeLogDamaged(
+            path=str(path), cause="it can't be read, so nothing tells whether the source was restored from a backup",
+            remedy=f"if it was not, delete the file: rm {shlex.quote(str(path))}; if it was: "
+            "wal2lake tables resync --all",
+        ) from None  # fmt: skip

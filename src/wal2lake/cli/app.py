@@ -96,12 +96,20 @@ def init(
     if file.exists() and not force:
         raise ConfigError(field=str(file), cause="already exists", allowed="overwrite it with: wal2lake init --force")
     try:
-        file.write_text(config_file(), encoding="utf-8")
+        _write_private(file, config_file())
     except OSError as error:
         raise ConfigError(
             field=str(file), cause=f"cannot be written: {error.strerror}", allowed="name another file with -c FILE"
         ) from None
     ConsoleOutput().done(f"wrote {file}: set [source] dsn in it, then run: wal2lake check")
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file that nobody else can read: a password will be in it."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as opened:
+        os.fchmod(fd, 0o600)
+        opened.write(text)
 
 
 @app.command(epilog="Example: wal2lake -c shop.toml check --json")
@@ -231,6 +239,9 @@ def tail(
 def teardown(
     context: typer.Context,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    other: Annotated[
+        bool, typer.Option("--other", help="Drop what was made for another lake, which is gone for good.")
+    ] = False,
 ) -> None:
     """Drop what wal2lake made in PostgreSQL: slots, publications and its schema. The lake stays."""
     mirror = invocation(context).mirror()
@@ -238,7 +249,7 @@ def teardown(
     if not yes and not sys.stdin.isatty():
         raise ConfigError(field="teardown", cause="it asks first, and there is no terminal", allowed="add --yes")
     if yes or typer.confirm(question, err=True):
-        mirror.teardown()
+        mirror.teardown(other)
         ConsoleOutput().done("dropped what wal2lake made in the source database; the lake stays as it is")
     else:
         ConsoleOutput().done("nothing was changed")

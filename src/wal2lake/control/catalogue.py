@@ -10,10 +10,10 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from time import monotonic
+from time import monotonic, sleep
 
 from ..changelog import ChangeLog
-from ..errors import TableMissing, UpdatesSeen, Wal2LakeError
+from ..errors import SourceAltered, SourceBusy, TableMissing, UpdatesSeen, Wal2LakeError
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source.database import Source
@@ -23,6 +23,9 @@ from .store import StateStore, TableRecord, TableWish
 from .wanting import Naming, arrives, wanted_by
 
 log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 1.0
+"""how long a look waits for transactions that ran before a table was published"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Catalogue:
         self._group, self._source, self._store, self._naming, self._log = group, source, store, naming, changelog
         self._published: tuple[frozenset[int], frozenset[int]] | None = None
         self._refused: dict[int, Wal2LakeError] = {}
+        self._moments: dict[int, str] = {}
+        """for each table that is to be published once more, a moment after it was published first"""
         self._told: set[object] = set()
 
     def look(self, strict: bool = False) -> Wanted:
@@ -84,10 +89,10 @@ class Catalogue:
         self._publish(mine, records, followed, resyncs)
         seen = self._updates_seen(mine, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
+        refused = {**self._unsettled(mine), **seen, **self._refused}
         return Wanted(
             mine, records, self._store.wanted_resyncs(self._group), self._store.rounds(self._group), wishes,
-            dropped, self._source.mark() if fresh else ZERO, began, before, after, {**seen, **self._refused},
-            self._elsewhere(everybody),
+            dropped, self._source.mark() if fresh else ZERO, began, before, after, refused, self._elsewhere(everybody),
         )  # fmt: skip
 
     def _publish(
@@ -96,19 +101,60 @@ class Catalogue:
     ) -> None:  # fmt: skip
         """Have what is to be published published; one table that can't be does not hold up the others."""
         wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
-        lost = self._source.unpublished([schema for schema in mine if schema.oid in followed])
+        lost = self._source.unpublished(mine)
+        new = lost | (frozenset(resyncs) if self._published is None else frozenset())
+        lost &= frozenset(followed)
         if wanted != self._published or lost or self._refused:
             self._refused = self._source.publish(mine)
             self._published = wanted
+        self._settle([schema for schema in mine if schema.oid not in self._refused], new)
         if any(self._source.append_only(schema) for schema in mine):
-            self._note_appends()
+            self._note_appends([records[schema.oid] for schema in mine if self._source.append_only(schema)], resyncs)
         gap = [records[oid] for oid in followed if oid not in resyncs and (oid in lost or oid in self._refused)]
         if gap:
             self._copy_anew(gap)
 
-    def _note_appends(self) -> None:
+    def _settle(self, published: Sequence[TableSchema], new: Collection[int]) -> None:
+        """Some servers need to be told twice of a new table: again when the transactions are over that ran before.
+
+        Until then it is not copied: what comes between the copy and that moment could be missing in the stream.
+        """
+        if not self._log.started or not self._source.must_renew:
+            return
+        oids = {schema.oid for schema in published}
+        if fresh := [oid for oid in new if oid in oids]:
+            self._moments |= dict.fromkeys(fresh, self._source.settled())
+        self._moments = {oid: moment for oid, moment in self._moments.items() if oid in oids}
+        until = monotonic() + SETTLE_SECONDS
+        while not (passed := self._passed()) and self._moments and monotonic() < until:
+            # There is no way to wait for it; most transactions are short.
+            sleep(0.05)
+        due = [schema for schema in published if self._moments.get(schema.oid) in passed]
+        try:
+            self._source.renew(due)
+            for schema in due:
+                del self._moments[schema.oid]
+        except (SourceBusy, SourceAltered) as error:
+            log.info("group %s: %s", self._group, error)
+
+    def _passed(self) -> set[str]:
+        return {moment for moment in set(self._moments.values()) if self._source.passed(moment)}
+
+    def _unsettled(self, mine: Sequence[TableSchema]) -> dict[int, Wal2LakeError]:
+        return {
+            schema.oid: SourceBusy(
+                operation="publishing", object=str(schema.id), cause="transactions are open that ran before it",
+            )
+            for schema in mine if schema.oid in self._moments
+        }  # fmt: skip
+
+    def _note_appends(self, records: Sequence[TableRecord], resyncs: Collection[int]) -> None:
         """Have the stream opened with the publication of append-only tables, once it is past where that was made."""
         if self._log.started and self._log.appends_since() is None and self._source.appends():
+            # A stream without it may have passed over changes, if it was noted before and the note is gone.
+            known = [each for each in records if each.state is not TableState.PENDING and each.oid not in resyncs]
+            if known:
+                self._copy_anew(known)
             self._log.append_from(self._source.mark())
 
     def _updates_seen(

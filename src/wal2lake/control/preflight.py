@@ -21,7 +21,15 @@ from pathlib import Path
 
 from ..changelog import ChangeLog
 from ..config import Config, GroupConfig, GroupTables, settings_of
-from ..errors import ConfigError, ConnectionFailed, KeyMisleading, SourceRefused, Wal2LakeError
+from ..errors import (
+    ConfigError,
+    ConnectionFailed,
+    KeyMisleading,
+    OtherInstallation,
+    SourceRefused,
+    Wal2LakeError,
+)
+from ..installation import Installation
 from ..schema import TableSchema
 from ..source import catalog, copying, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
@@ -78,7 +86,11 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     server = server_facts(conn)
     findings = [*judge_server(server, over_unix_socket(conn))]
     slots = []
-    stored = look_at_store(config)
+    try:
+        stored = look_at_store(config)
+    except OtherInstallation as error:
+        # What is another's is not judged: each fix would take something away from it.
+        return [*findings, _from_error("schema wal2lake", error)], 0
     groups = groups_of(config, stored.groups)
     findings += _check_role(conn, config, groups, server)
     for group in groups:
@@ -137,6 +149,7 @@ def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLo
     """The slot beside the change log that continues from it. Raises where the log is damaged or of another server."""
     name = slot.slot_name(group, server.database)
     if log.exists:
+        name = log.origin.slot
         log.must_be_from(server)
     continued = log.started if log.exists else None
     info = slot.info(conn, name)
@@ -161,8 +174,10 @@ class Stored:
 
 def look_at_store(config: Config) -> Stored:
     """Nothing, where there is no store yet or one of an older version."""
-    store = StateStore((config.state.dsn or config.source.dsn).get_secret_value(), config.source.connect_timeout)
+    mine = Installation.of(config.changelog_path)
+    store = StateStore((config.state.dsn or config.source.dsn).get_secret_value(), config.source.connect_timeout, mine)
     try:
+        store.require_own()
         if not store.usable:
             return Stored()
         held = {record.oid: record.group for record in store.tables()}

@@ -23,6 +23,7 @@ from ..config import Config, GroupConfig
 from ..decode import TextNeeded, readable
 from ..errors import (
     CaptureError,
+    ChangeLogDamaged,
     ConnectionFailed,
     Kind,
     LakeUnwritable,
@@ -203,7 +204,7 @@ class Pump:
 
     def _verify(self, conn: Connection) -> Lsn:
         """The position to stream from, if the slot and the log belong together."""
-        position, acknowledged = self.changelog.position(), self.changelog.acknowledged()
+        position = self.changelog.position()
         facts = server_facts(conn)
         self.changelog.must_be_from(facts)
         self._require_not_set_back(conn, facts, position)
@@ -215,10 +216,27 @@ class Pump:
         confirmed = info.confirmed_flush_lsn
         if confirmed is None or info.plugin != "pgoutput" or info.database != facts.database:
             raise SlotLost(slot=self.slot, cause="was replaced by another one of that name", lsn=position)
+        acknowledged = self._acknowledged(conn, confirmed)
         if confirmed > acknowledged:
             cause = f"was moved or made anew by somebody else (to {confirmed})"
             raise SlotLost(slot=self.slot, cause=cause, lsn=acknowledged)
         return max(position, confirmed)
+
+    def _acknowledged(self, conn: Connection, confirmed: Lsn) -> Lsn:
+        """The highest position that the slot may have been told. A record that is damaged is made again if it can be.
+
+        What the state store in the same database, or the log's witness, has of the position was captured by us.
+        """
+        try:
+            return self.changelog.acknowledged()
+        except ChangeLogDamaged:
+            known = logged_in(conn, self.group.name) if self.config.state.dsn is None else None
+            ours = max(self.changelog.position(), known or ZERO, self.changelog.witness.stored() or ZERO)
+            if confirmed > ours:
+                raise
+            self.changelog.record_acknowledged(ours)
+            log.warning("change log of group %s: acknowledged.json was damaged, and is made again", self.group.name)
+            return ours
 
     def _require_publications(self, conn: Connection, also: Sequence[str], position: Lsn) -> None:
         for name in (self.publication, *also):

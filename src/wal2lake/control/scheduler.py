@@ -147,6 +147,8 @@ class GroupScheduler:
         self._store.create()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
+        # Before anything of the group's name is changed in the source.
+        self._upstream.require_own_slot()
         wanted = self._wishes.first_look(self._patience)
         self._until = self._source.mark() if once else None
         self._tables.patient = not once

@@ -85,15 +85,20 @@ class Upstream:
         if self._log.started:
             self._log.must_be_from(self._source.identity())
             return None
+        self.require_own_slot()
+        return self._new_slot()
+
+    def require_own_slot(self) -> None:
+        """Raises SlotLost if there is a slot of the group's name that the change log of this lake is not from."""
         if not self._log.exists and self._source.slot() is not None:
             name = self._source.slot_name
             raise SlotLost(
                 slot=name,
                 lsn="its own last position",
                 cause="exists already, and the change log of this lake knows nothing of it",
-                remedy=f"if no other mirror uses it: SELECT pg_drop_replication_slot('{name}')",
+                remedy=f"if another mirror uses it, give the group {self._group.name} another name in [[groups]]; "
+                f"if none does: SELECT pg_drop_replication_slot('{name}')",
             )
-        return self._new_slot()
 
     def start(self) -> None:
         self._capture.start()

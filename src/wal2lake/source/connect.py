@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -73,9 +73,13 @@ def _source_parameters(source: SourceConfig, group: str | None = None) -> dict[s
 
 def server_name(source: SourceConfig) -> str:
     """Host, port and database of the DSN, for messages."""
-    given = _source_parameters(source)
-    place = f"{given.get('host') or given.get('hostaddr') or 'the local socket'}:{given.get('port') or 5432}"
-    return f"{place}/{given['dbname']}" if given.get("dbname") else place
+    return place(_source_parameters(source))
+
+
+def place(given: Mapping[str, Any]) -> str:
+    """Host, port and database of libpq's parameters."""
+    server = f"{given.get('host') or given.get('hostaddr') or 'the local socket'}:{given.get('port') or 5432}"
+    return f"{server}/{given['dbname']}" if given.get("dbname") else server
 
 
 def connect(source: SourceConfig, group: str | None = None) -> Connection:
@@ -198,7 +202,7 @@ def _connection_remedy(cause: str, role: str | None) -> str | None:
     if "no pg_hba.conf entry" in cause:
         return "let this host in with a line in the server's pg_hba.conf, then: SELECT pg_reload_conf()"
     if "max_wal_senders" in cause or "standby connections" in cause:
-        return "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL"
+        return "ALTER SYSTEM SET max_wal_senders = 20; -- then restart PostgreSQL"
     if any(words in cause for words in ("REPLICATION", "replication role", "WAL sender")):
         return f'ALTER ROLE "{role or "<the user of the dsn>"}" REPLICATION'
     if 'invalid value for parameter "TimeZone"' in cause or 'invalid value for parameter "DateStyle"' in cause:

@@ -13,6 +13,7 @@ from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig, settings_of
 from ..errors import ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
+from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from . import catalog, copying, matching, publication, selection, slot
@@ -71,7 +72,12 @@ class Source:
 
     @property
     def slot_name(self) -> str:
-        return slot.slot_name(self._group.name, self.identity().database)
+        """The slot that the group's change log is from, or that it will be."""
+        return self.installation.slot(self._group.name) or slot.slot_name(self._group.name, self.identity().database)
+
+    @property
+    def installation(self) -> Installation:
+        return Installation.of(self._config.changelog_path)
 
     def table_id(self, oid: int) -> str:
         """The name that a lake table remembers its source by."""
@@ -147,20 +153,37 @@ class Source:
         appending = [schema for schema in schemas if self.append_only(schema)]
         rest = [schema for schema in schemas if schema not in appending]
         main, append = self._publications
+        mark = self.installation.mark
 
         def attempt(connection: Connection) -> None:
             refused.clear()
             # In one transaction: a table that goes from one to the other is always in one of them.
             with connection.transaction():
-                publication.ensure(connection, main, *_parts(rest), refused=refused)
+                publication.ensure(connection, main, *_parts(rest), mark=mark, refused=refused)
                 if appending or publication.exists(connection, append):
-                    publication.ensure(connection, append, *_parts(appending), append=True, refused=refused)
+                    parts = _parts(appending)
+                    publication.ensure(connection, append, *parts, append=True, mark=mark, refused=refused)
 
         try:
             retried(lambda: self._ask(attempt), LOCKED_SECONDS, self._interrupted.is_set)
         except SourceBusy as error:
             raise self._ask(partial(blocked, tables=[schema.oid for schema in schemas], error=error)) from error
         return refused
+
+    @property
+    def must_renew(self) -> bool:
+        """Whether tables that were added to a publication while a slot exists have to be added twice."""
+        return self._group.publication is None and publication.must_renew(self._ask(lambda c: c.info.server_version))
+
+    def renew(self, schemas: Sequence[TableSchema]) -> None:
+        """Publish tables again that are published. Raises SourceBusy if they are locked."""
+        main, append = self._publications
+        for name, some in (
+            (main, [schema for schema in schemas if not self.append_only(schema)]),
+            (append, [schema for schema in schemas if self.append_only(schema)]),
+        ):
+            if some:
+                self._ask(lambda c, name=name, some=some: publication.renew(c, name, *_parts(some)))  # type: ignore[misc]
 
     def append_only(self, schema: TableSchema) -> bool:
         return settings_of(self._settings, schema.id, schema.heeds).append_only
@@ -193,7 +216,7 @@ class Source:
         """Drop the group's own publications. One that it names stays."""
         for name in self._publications:
             if name != self._group.publication:
-                self._ask(partial(publication.drop, name=name))
+                self._ask(partial(publication.drop, name=name, mark=self.installation.mark))
 
     @property
     def _publications(self) -> tuple[str, str]:

@@ -100,11 +100,13 @@ def own_objects(conn: Connection, publications: Sequence[str]) -> tuple[OwnObjec
 
 
 def unreadable(conn: Connection, oid: int) -> tuple[TableId, str] | None:
-    """The first part of a table that the role can't read, with SQL that lets it; None if it can read all."""
+    """The first part of a table that the role can't read whole, with SQL that lets it; None if it can read all."""
     role = conn.info.user
     for heap in heap_facts(conn, [oid], sized=False):
         if grants := read_grants(heap, quoted(role)):
             return heap.id, " ".join(grants.values())
+        if heap.row_security:
+            return heap.id, f"ALTER ROLE {quoted(role)} BYPASSRLS;"
     return None
 
 

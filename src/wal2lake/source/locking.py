@@ -61,9 +61,32 @@ def blocked(conn: Connection, tables: Collection[int], error: SourceBusy) -> Sou
         row = conn.execute(query("table_blockers"), {"tables": list(tables)}).fetchone()
     if row is None:
         return error
-    pid, table, application = row
+    pid, table, application, database, gid = row
+    other = OpenTransaction(pid, database, application, gid)
     return SourceBusy(
-        operation=error.fields["operation"], object=error.fields["object"],
-        cause=f"{table} is locked by server process {pid} ({application or 'unnamed'})",
-        remedy=f"wait for that transaction's end, or end it: SELECT pg_terminate_backend({pid})",
+        operation=error.fields["operation"], object=error.fields["object"], cause=f"{table} is locked by {other}",
+        remedy=f"wait for that transaction's end, or end it: {other.end}",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction of somebody else that has to be waited for."""
+
+    pid: int | None
+    database: str
+    application: str
+    gid: str | None
+    """the name of a prepared one, which has no process"""
+
+    def __str__(self) -> str:
+        if self.gid is not None:
+            return f"prepared transaction {sql.quote(self.gid)} in database {self.database}"
+        return f"server process {self.pid} ({self.application or 'unnamed'} on {self.database})"
+
+    @property
+    def end(self) -> str:
+        """SQL that ends it; a prepared one only in its own database, and there it may as well be committed."""
+        if self.gid is not None:
+            return f"ROLLBACK PREPARED {sql.quote(self.gid)}; -- in database {self.database}; or COMMIT PREPARED"
+        return f"SELECT pg_terminate_backend({self.pid});"

@@ -21,7 +21,16 @@ import psycopg
 from psycopg import sql
 
 from ..config import GroupConfig
-from ..errors import ConnectionFailed, SourceAltered, SourceBusy, SourceError, SourceRefused, Wal2LakeError
+from ..errors import (
+    ConnectionFailed,
+    OtherInstallation,
+    SourceAltered,
+    SourceBusy,
+    SourceError,
+    SourceRefused,
+    Wal2LakeError,
+)
+from ..installation import is_mark
 from ..schema import TableId, TableSchema
 from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
@@ -54,13 +63,13 @@ def used_by(group: GroupConfig) -> str:
 
 def ensure(
     conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = (), *,
-    append: bool = False, refused: dict[int, Wal2LakeError] | None = None,
+    append: bool = False, mark: str | None = None, refused: dict[int, Wal2LakeError] | None = None,
 ) -> bool:  # fmt: skip
     """Make the publication hold exactly these tables whole, and parts of others. Returns whether it had to change.
 
     A table that PostgreSQL refuses goes into `refused` with the reason, and the others are published; without it, the
     first one raises. Raises SourceBusy if others have locked one of them, SourceAltered if they have dropped or
-    renamed one. `append`: updates and deletes are not published.
+    renamed one, OtherInstallation if it has the mark of another. `append`: updates and deletes are not published.
     """
     wanted = dict(tables)
     with conn.transaction():
@@ -72,7 +81,12 @@ def ensure(
             _create(conn, name, append)
             row = conn.execute(query("publication"), {"name": name}).fetchone()
             assert row is not None
-        oid, all_tables, complete, via_root, generated, appends = row
+        oid, all_tables, complete, via_root, generated, appends, comment = row
+        require_own(name, comment, mark)
+        if mark is not None and comment is None:
+            with explained("altering", f"publication {name}"):
+                statement = sql.SQL("COMMENT ON PUBLICATION {} IS {}")
+                conn.execute(statement.format(sql.Identifier(name), sql.Literal(mark)))
         if all_tables:
             raise SourceRefused(
                 operation="using", object=f"publication {name}", cause="it is FOR ALL TABLES",
@@ -102,6 +116,36 @@ def ensure(
         return changed
 
 
+FORGOTTEN_UNTIL = {14: 18, 15: 13, 16: 9, 17: 5}
+"""the minor version of each major from which on walsenders look again at what is published"""
+
+
+def must_renew(server_version: int) -> bool:
+    """Whether a table that was added has to be added again when every transaction that ran at that time is over.
+
+    A walsender that decodes one of them afterwards remembers for good that the table is not published.
+    """
+    major, minor = divmod(server_version, 10000)
+    return minor < FORGOTTEN_UNTIL.get(major, 0)
+
+
+def renew(
+    conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema]
+) -> None:
+    """Take tables out of a publication and put them in again, in one transaction: walsenders look at them again.
+
+    At no moment is one of them seen to be out of it.
+    """
+    ids = [id for _, id in tables]
+    with conn.transaction():
+        wait_briefly(conn)
+        _drop_tables(conn, name, [*ids, *(schema.id for schema in narrowed)])
+        if ids:
+            _add(conn, name, ids)
+        for schema in narrowed:
+            _add_part(conn, name, schema)
+
+
 def exists(conn: Connection, name: str) -> bool:
     with explained("reading", f"publication {name}"):
         return conn.execute(query("publication"), {"name": name}).fetchone() is not None
@@ -121,7 +165,20 @@ def types_in(conn: Connection, name: str) -> list[tuple[int, int]]:
         return [(oid, typmod) for oid, typmod in conn.execute(query("published_types"), {"name": name})]
 
 
-def drop(conn: Connection, name: str) -> None:
+def require_own(name: str, comment: str | None, mark: str | None) -> None:
+    """Raises OtherInstallation if a publication has the mark of another one."""
+    if is_mark(comment) and comment != mark:
+        raise OtherInstallation(
+            object=f"publication {name}", place="another one", remedy="give the group another name in [[groups]]"
+        )
+
+
+def drop(conn: Connection, name: str, mark: str | None = None, force: bool = False) -> None:
+    """Drop a publication. Raises OtherInstallation if that is another's, unless by force."""
+    with explained("reading", f"publication {name}"):
+        row = conn.execute(query("publication"), {"name": name}).fetchone()
+    if row is not None and not force:
+        require_own(name, row[-1], mark)
     with explained("dropping", f"publication {name}"):
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
 

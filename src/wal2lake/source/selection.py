@@ -65,7 +65,7 @@ def read(conn: Connection, group: GroupConfig) -> Named:
             known = [one for (one,) in conn.execute("SELECT pubname::text FROM pg_publication ORDER BY 1")]
             allowed = f"one that exists ({', '.join(known) or 'there is none'}), or leave it out and one is made"
             raise ConfigError(field=field, cause=f"there is no publication {name}", allowed=allowed)
-        _, _, complete, via_root, generated, _ = row
+        _, _, complete, via_root, generated, *_ = row
         if not complete:
             raise ConfigError(
                 field=field, cause=f"publication {name} leaves out some of insert, update, delete and truncate",

@@ -7,11 +7,11 @@ as the connection that made it stays silent, so `HeldSnapshot` owns that connect
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import re
 import select
 import time
-import zlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
@@ -23,7 +23,8 @@ from ..config import SourceConfig
 from ..errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
 from .connect import Connection, connect, explained, query, replication_connect, server_name
-from .locking import PATIENT, Patience
+from .facts import quoted
+from .locking import PATIENT, OpenTransaction, Patience
 from .model import ExportedSnapshot
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,17 @@ CANCEL_SECONDS = 5.0
 
 
 def slot_name(group: str, database: str) -> str:
-    """The name of a group's slot. Slots belong to the whole cluster, so the database is in it."""
+    """The name of a group's new slot. Slots belong to the whole cluster, so the database is in it.
+
+    No two pairs have the same one: where a plain join of the two can't be taken apart again, it has a hash of both,
+    and begins as no plain one does.
+    """
     plain = re.sub(r"[^a-z0-9_]", "_", database.lower())
     name = f"wal2lake_{group}_{plain}"
-    if plain == database and len(name) <= NAME_LENGTH:
+    if plain == database and "_" not in group and len(name) <= NAME_LENGTH:
         return name
-    mark = f"_{zlib.crc32(database.encode()):08x}"
-    return name[: NAME_LENGTH - len(mark)] + mark
+    mark = f"_{hashlib.sha256(f'{group}/{database}'.encode()).hexdigest()[:12]}"
+    return f"wal2lake__{group}_{plain}"[: NAME_LENGTH - len(mark)] + mark
 
 
 @dataclass(frozen=True)
@@ -173,11 +178,12 @@ def _open_transactions(source: SourceConfig, name: str) -> SourceBusy:
     """What the making of a slot waits for."""
     with connect(source) as conn, explained("reading", "the running transactions"):
         rows = conn.execute(query("slot_blockers")).fetchall()
-    described = ", ".join(f"{pid} ({application or 'unnamed'} on {database})" for pid, database, application in rows)
-    remedy = {"remedy": f"wait for their end, or end them: SELECT pg_terminate_backend({rows[0][0]})"} if rows else {}
+    others = [OpenTransaction(*row[:4]) for row in rows]
+    described = ", ".join(map(str, others))
+    remedy = {"remedy": f"wait for their end, or end them, as in: {others[0].end}"} if others else {}
     return SourceBusy(
         operation="creating", object=f"replication slot {name}",
-        cause=f"transactions are open: server processes {described or 'unknown'}", **remedy,
+        cause=f"transactions are open: {described or 'unknown'}", **remedy,
     )  # fmt: skip
 
 
@@ -185,11 +191,10 @@ def _refused(source: SourceConfig, name: str, result: pq.abc.PGresult | None, pg
     state = _text(result.error_field(pq.DiagnosticField.SQLSTATE)) if result else ""
     cause = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) if result else pgconn.get_error_message()
     remedies = {
-        "42710": f"drop it if nothing uses it: SELECT pg_drop_replication_slot('{name}')",
-        "53400": "drop slots that nothing uses (SELECT * FROM pg_replication_slots), or ALTER SYSTEM SET "
-        "max_replication_slots = 20 and restart PostgreSQL",
-        "55000": "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
-        "42501": "ALTER ROLE <the user of [source] dsn> REPLICATION",
+        "42710": f"SELECT pg_drop_replication_slot('{name}'); -- if nothing uses it",
+        "53400": "ALTER SYSTEM SET max_replication_slots = 20; -- restart PostgreSQL; or drop unused slots",
+        "55000": "ALTER SYSTEM SET wal_level = logical; -- then restart PostgreSQL",
+        "42501": f"ALTER ROLE {quoted(_text(pgconn.user))} REPLICATION;",
     }
     if state in remedies:
         raise SourceRefused(
@@ -212,9 +217,14 @@ def info(conn: Connection, name: str) -> SlotInfo | None:
 
 
 def drop(conn: Connection, name: str, timeout: float = 10.0) -> bool:
-    """Drop a slot, waiting for its reader to go. Returns whether there was one."""
+    """Drop a slot of this database, waiting for its reader to go. Returns whether there was one."""
     deadline = time.monotonic() + timeout
     while (slot := info(conn, name)) is not None:
+        if slot.database != conn.info.dbname:
+            raise SourceRefused(
+                operation="dropping", object=f"replication slot {name}", cause=f"it is of database {slot.database}",
+                remedy="give the group another name in [[groups]]",
+            )  # fmt: skip
         if slot.active_pid is None:
             with explained("dropping", f"replication slot {name}"):
                 statement = sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(name))

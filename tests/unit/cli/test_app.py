@@ -98,8 +98,8 @@ class FakeMirror:
         self.asked.append((list(names), all))
         return ("public.a",)
 
-    def teardown(self) -> None:
-        self.asked.append("teardown")
+    def teardown(self, other: bool = False) -> None:
+        self.asked.append("teardown --other" if other else "teardown")
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +161,16 @@ def test_init_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "wal2lake.toml").read_text() == "mine"
     assert main(["init", "--force"]) == 0
     assert (tmp_path / "wal2lake.toml").read_text() == written
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_init_writes_a_file_that_nobody_else_can_read(tmp_path: Path, there: bool) -> None:
+    file = tmp_path / "shop.toml"
+    if there:
+        file.write_text("")
+        file.chmod(0o644)
+    assert main(["-c", str(file), "init", "--force"]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_init_where_nothing_can_be_written_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

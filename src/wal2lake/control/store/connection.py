@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from ...errors import ConnectionFailed, SourceError, SourceRefused
 from ...position import Lsn
 from ...schema import TableId
-from ...source.connect import bounded, connection_failed, ordinary_session, parameters
+from ...source.connect import bounded, connection_failed, ordinary_session, parameters, place
 
 CHANNEL = "wal2lake"
 PATIENCE_SECONDS = 15.0
@@ -103,7 +103,7 @@ def open_session(dsn: str, timeout: float, application: str) -> Session:
     try:
         connection = ordinary_session({**given, **quick}, max(2, timeout))
     except psycopg.OperationalError as error:
-        raise connection_failed("the state store", str(error), given.get("user")) from error
+        raise connection_failed(f"{place(given)} (the state store)", str(error), given.get("user")) from error
     connection.row_factory = dict_row  # type: ignore[assignment]  # the type of its rows changes with it
     return cast(Session, connection)
 

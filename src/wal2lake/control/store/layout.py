@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LATEST = 5
+LATEST = 6
 
 CREATE = """
 CREATE SCHEMA IF NOT EXISTS wal2lake;
@@ -101,5 +101,12 @@ ALTER TABLE wal2lake.groups ADD COLUMN IF NOT EXISTS still_since timestamptz;
     5: """
 ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS append_counts jsonb;
 ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS append_seen_at timestamptz;
+""",
+    6: """
+CREATE TABLE IF NOT EXISTS wal2lake.installation (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id text NOT NULL,
+    place text NOT NULL
+);
 """,
 }

@@ -15,7 +15,8 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from ...errors import SourceRefused
+from ...errors import OtherInstallation, SourceRefused
+from ...installation import Installation
 from ...position import Lsn
 from ...schema import TableId
 from ..state import GroupState, Mode, TableState
@@ -66,7 +67,14 @@ def logged_in(connection: psycopg.Connection[Any], group: str) -> Lsn | None:
 
 
 class StateStore(Wishes, History):
-    """The store in a PostgreSQL database. Safe to use from several threads; reconnects after a lost connection."""
+    """The store in a PostgreSQL database. Safe to use from several threads; reconnects after a lost connection.
+
+    With an `installation` it is used for that one alone.
+    """
+
+    def __init__(self, dsn: str, connect_timeout: float = 10, installation: Installation | None = None) -> None:
+        super().__init__(dsn, connect_timeout)
+        self._installation = installation
 
     def exists(self) -> bool:
         with self.use() as connection:
@@ -74,9 +82,14 @@ class StateStore(Wishes, History):
         return bool(row and row["found"])
 
     def create(self) -> None:
-        """Make the schema if it is not there, and bring one of an older version up to date."""
-        if self.usable:
-            return
+        """Make the schema if it is not there, and bring one of an older version up to date. It is ours then."""
+        self.require_own()
+        if not self.usable:
+            self._make()
+        if self._installation is not None:
+            self._claim(Installation.made(self._installation.root))
+
+    def _make(self) -> None:
         try:
             with self.use() as connection, connection.transaction():
                 place = (
@@ -93,6 +106,45 @@ class StateStore(Wishes, History):
         except SourceRefused as error:
             remedy = f"GRANT CREATE ON DATABASE {place[0]} TO {place[1]};"
             raise SourceRefused(**{**error.fields, "operation": "making", "remedy": remedy}) from error
+
+    def require_own(self) -> None:
+        """Raises OtherInstallation if the store is that of another lake."""
+        mine = self._installation
+        if mine is None or not self.exists():
+            return
+        if not self._has_installation():
+            # A store of an older version says nothing; it is that of the lake that has the logs of its groups.
+            groups = [group.name for group in self.groups()]
+            if groups and not any(mine.has_log(group) for group in groups):
+                raise OtherInstallation(object="the state store (schema wal2lake)", place="unknown")
+            return
+        with self.use() as connection:
+            row = connection.execute("SELECT id, place FROM wal2lake.installation").fetchone()
+        # A lake that was deleted and begun again in the same place is no other one.
+        if row is not None and row["id"] != mine.id and (mine.id is not None or row["place"] != mine.place):
+            raise OtherInstallation(object="the state store (schema wal2lake)", place=row["place"])
+
+    def _has_installation(self) -> bool:
+        with self.use() as connection:
+            row = connection.execute("SELECT to_regclass('wal2lake.installation') IS NOT NULL AS found").fetchone()
+            if not row or not row["found"]:
+                return False
+            return connection.execute("SELECT FROM wal2lake.installation").fetchone() is not None
+
+    def _claim(self, mine: Installation) -> None:
+        with self.use() as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, 2)", [LOCK_CLASS])
+            connection.execute(
+                "INSERT INTO wal2lake.installation (id, place) VALUES (%s, %s)"
+                " ON CONFLICT (one) DO UPDATE SET id = excluded.id, place = excluded.place"
+                " WHERE (installation.id, installation.place) <> (excluded.id, excluded.place)"
+                " AND (installation.id = excluded.id OR installation.place = excluded.place)",
+                [mine.id, mine.place],
+            )
+            row = connection.execute("SELECT id, place FROM wal2lake.installation").fetchone()
+        self._installation = mine
+        if row is None or row["id"] != mine.id:
+            raise OtherInstallation(object="the state store (schema wal2lake)", place=row["place"] if row else "?")
 
     @property
     def usable(self) -> bool:

@@ -1,7 +1,8 @@
--- The session with the oldest transaction of those with locks that stand in the way of publishing tables.
-SELECT a.pid, l.relation::regclass::text, coalesce(a.application_name, '')
+-- The oldest transaction of those with locks that block the publishing of tables; a prepared one has no process.
+SELECT l.pid, l.relation::regclass::text, coalesce(a.application_name, ''), current_database()::text, p.gid::text
 FROM pg_locks l
-JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
 WHERE l.locktype = 'relation'
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND l.relation = ANY (%(tables)s::oid[])
@@ -9,6 +10,6 @@ WHERE l.locktype = 'relation'
   AND l.mode IN (
     'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'
   )
-  AND l.pid <> pg_backend_pid()
-ORDER BY a.xact_start, a.pid
+  AND (l.pid IS NULL OR l.pid <> pg_backend_pid())
+ORDER BY coalesce(a.xact_start, p.prepared), l.pid
 LIMIT 1
