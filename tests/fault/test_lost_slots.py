@@ -171,3 +171,34 @@ def test_a_slot_that_was_invalidated(stingy_server: EmbeddedServer, tmp_path: Pa
 
         wait_until(invalidated, 60, "the slot is invalidated")
         _assert_refused_then_repaired(mirrored)
+
+
+@heals("ChangeLogDamaged")
+def test_a_damaged_record_of_what_was_acknowledged_is_made_again_or_leads_to_a_resync(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored.catches_up("t")
+    acknowledged = mirrored.changelog / "acknowledged.json"
+    acknowledged.write_text('{"ls')
+    # The state store may be a moment behind; here it has what the slot was told last.
+    database.execute(
+        "UPDATE wal2lake.groups SET logged_lsn = confirmed_flush_lsn FROM pg_replication_slots s WHERE s.slot_name = slot"
+    )
+    database.execute("INSERT INTO t VALUES (2)")
+    mirrored.catches_up("t")
+    acknowledged.write_text('{"ls')
+    # Nobody else knows how far the slot was read by us, either.
+    (mirrored.changelog / "stored.json").unlink(missing_ok=True)
+    database.execute("UPDATE wal2lake.groups SET logged_lsn = NULL")
+    database.rows(
+        "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn()) FROM pg_logical_emit_message(false, 'x', '')",
+        [mirrored.slot],
+    )
+    database.execute("INSERT INTO t VALUES (3)")
+    (table,) = mirrored.once().missed
+    assert "acknowledged.json can't be read" in str(table.error)
+    assert "wal2lake tables resync --all" in str(table.remedy)
+    mirrored.resync()
+    mirrored.catches_up("t")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import Mirrored
 
+from remedies import heals
 from servers import Database, fresh_database
 from wal2lake.control.preflight import check
 from wal2lake.errors import OtherInstallation, SlotLost
@@ -73,6 +74,7 @@ def test_a_second_lake_with_a_store_of_its_own_never_touches_what_the_first_has(
         first.catches_up("t", "u")
 
 
+@heals("OtherInstallation")
 def test_what_was_made_for_a_lake_that_is_gone_can_be_dropped(first: Mirrored, tmp_path: Path) -> None:
     second = Mirrored(first.database, tmp_path / "other", first.spark, groups=[{"name": "mine"}])
     with pytest.raises(OtherInstallation) as raised:

@@ -15,7 +15,7 @@ ONLY_SHOWS = (
 """such a command changes nothing: it shows what the remedy is about"""
 
 NOT_YET = (
-    "ChangeLogDamaged", "OperationRefused", "its lake table has lost its position", "was set back to an earlier version",
+    "OperationRefused", "its lake table has lost its position", "was set back to an earlier version",
     "lacks rows that the changes refer to", "PartitionForeign",
     "… then: wal2lake tables resync …; or …",
 )  # fmt: skip
