@@ -62,10 +62,16 @@ def blocked(conn: Connection, tables: Collection[int], error: SourceBusy) -> Sou
     if row is None:
         return error
     pid, table, application, database, gid = row
-    other = OpenTransaction(pid, database, application, gid)
+    if pid is None:
+        other = OpenTransaction(pid, database, application, gid)
+        return SourceBusy(
+            operation=error.fields["operation"], object=error.fields["object"], cause=f"{table} is locked by {other}",
+            remedy=f"wait for that transaction's end, or end it: {other.end}",
+        )  # fmt: skip
     return SourceBusy(
-        operation=error.fields["operation"], object=error.fields["object"], cause=f"{table} is locked by {other}",
-        remedy=f"wait for that transaction's end, or end it: {other.end}",
+        operation=error.fields["operation"], object=error.fields["object"],
+        cause=f"{table} is locked by server process {pid} ({application or 'unnamed'})",
+        remedy=f"wait for that transaction's end, or end it: SELECT pg_terminate_backend({pid})",
     )  # fmt: skip
 
 
