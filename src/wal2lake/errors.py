@@ -12,7 +12,7 @@
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── LakeNameTaken
     │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
-    │   ├── PartitionForeign     └── KeyMisleading
+    │   ├── PartitionForeign     ├── RowsNotKept    └── KeyMisleading
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
@@ -230,6 +230,15 @@ class PartitionUnlogged(TableError):
     """{table}: its partition {partition} is unlogged, so that changes of its rows are not in the WAL"""
 
     remedy_text = "ALTER TABLE {sql_name} SET LOGGED; then: wal2lake tables resume '{table}'"
+
+
+class RowsNotKept(TableError):
+    """{table}: rows of partitions that went can't be told from others, so that on_partition_drop can't keep them"""
+
+    remedy_text = (
+        "set [tables.'{table}'] on_partition_drop = \"delete\" in the configuration, which deletes them, "
+        "then: wal2lake tables resync '{table}'"
+    )
 
 
 class PartitionForeign(TableError):

@@ -76,8 +76,8 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     heaps = lake.heaps if source.heaps_later or lake.partitioned else _files(lake.heaps, source.heaps)
     following = TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
-        version=lake.version, where=source.where, only=source.only, entry=source.entry, heeds=source.heeds,
-        key_index=source.key_index, catalog_key=source.catalog_key,
+        version=lake.version, archived=lake.archived, where=source.where, only=source.only, entry=source.entry,
+        heeds=source.heeds, key_index=source.key_index, catalog_key=source.catalog_key,
     )  # fmt: skip
     _require_same_key(lake, following)
     return following
@@ -237,7 +237,12 @@ def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
         return None
     known = {heap.oid: heap for heap in lake.heaps if heap.file}
     above = {level for heap in lake.heaps for level in heap.levels}
-    unknown = tuple(heap for heap in source.heaps if heap != known.get(heap.oid) and not _new(heap, known, above))
+    unknown = tuple(
+        heap
+        for heap in source.heaps
+        # Rows that are kept of others give way to those of a partition that came: it is copied over them.
+        if not heap.same_rows(known.get(heap.oid)) and (lake.archived or not _new(heap, known, above))
+    )
     present = {heap.oid for heap in source.heaps}
     gone = tuple(heap for heap in lake.heaps if heap.oid not in present)
     return Moved(unknown, gone) if unknown or gone else None
@@ -258,6 +263,14 @@ def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:
     known = {heap.oid for heap in lake.heaps}
     new = tuple(HeapFile(oid, 0) for oid in sorted(leaves) if oid not in known)
     return replace(lake, heaps=(*lake.heaps, *new)) if new else lake
+
+
+def doubted(lake: TableSchema, source: TableSchema, leaves: Container[int]) -> TableSchema:
+    """The same schema in which the rows of some partitions are unknown, whatever a later look finds."""
+    now = {heap.oid: heap for heap in source.heaps if heap.oid in leaves}
+    known = {heap.oid: heap for heap in lake.heaps if heap.file or heap.oid not in now}
+    heaps = {**now, **known}
+    return replace(lake, heaps=tuple(replace(h, levels=()) if h.oid in leaves else h for h in heaps.values()))
 
 
 def with_heaps(lake: TableSchema, source: TableSchema, later: Iterable[HeapFile] = ()) -> TableSchema:

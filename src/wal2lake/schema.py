@@ -94,6 +94,24 @@ class Membership:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """Which rows of a table are in a partition: PostgreSQL's condition, with the numbers of the columns in it.
+
+    Columns may be renamed later; the numbers tell which are meant.
+    """
+
+    text: str
+    columns: tuple[tuple[str, int], ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.text, [list(column) for column in self.columns]]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Bounds:
+        return cls(data[0], tuple((name, number) for name, number in data[1]))
+
+
+@dataclass(frozen=True)
 class HeapFile:
     """A file of rows. A new file in the place of the old one means that the rows were rewritten."""
 
@@ -105,15 +123,23 @@ class HeapFile:
     """it is known to have no rows at that moment"""
     outside: tuple[TableId, str] | None = field(default=None, compare=False)
     """name and relkind of a partition whose changes are not in the WAL"""
+    bounds: Bounds | None = None
+    """of a partition: where its rows are, if that can be told"""
+
+    def same_rows(self, other: HeapFile | None) -> bool:
+        """Whether it has been a member with the same file of rows since the other look at it."""
+        return other is not None and (self.file, self.levels) == (other.file, other.levels)
 
     def to_json(self) -> list[Any]:
         # The third place was that of a judgement which is not kept.
-        return [self.oid, self.file, False, [[level.oid, level.since] for level in self.levels]]
+        levels = [[level.oid, level.since] for level in self.levels]
+        return [self.oid, self.file, False, levels, self.bounds.to_json() if self.bounds is not None else None]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> HeapFile:
         levels = data[3] if len(data) > 3 else ()
-        return cls(data[0], data[1], tuple(Membership(*level) for level in levels))
+        bounds = Bounds.from_json(data[4]) if len(data) > 4 and data[4] else None
+        return cls(data[0], data[1], tuple(Membership(*level) for level in levels), bounds=bounds)
 
 
 @dataclass(frozen=True)
@@ -149,6 +175,8 @@ class TableSchema:
     """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: the changes prove it"""
     catalog_key: tuple[str, ...] = field(default=(), compare=False)
     """the primary key at some time: finds rows sooner and names them to people, but never tells them apart"""
+    archived: tuple[Bounds, ...] = field(default=(), compare=False)
+    """of a lake table: where it keeps rows of partitions that the source has no more"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -192,6 +220,7 @@ class TableSchema:
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
             "heeds": [[id.schema, id.name] for id in self.heeds],
             "key_index": self.key_index, "catalog_key": list(self.catalog_key),
+            "archived": [bounds.to_json() for bounds in self.archived],
         }  # fmt: skip
 
     @classmethod
@@ -212,6 +241,7 @@ class TableSchema:
             heaps=tuple(HeapFile.from_json(heap) for heap in data.get("heaps", ())),
             key_index=data.get("key_index", 0),
             catalog_key=tuple(data.get("catalog_key", ())),
+            archived=tuple(Bounds.from_json(bounds) for bounds in data.get("archived", ())),
         )
 
 

@@ -9,6 +9,7 @@ from wal2lake.evolution import (
     Unclear,
     changes,
     difference,
+    doubted,
     facts_differ,
     follow,
     moved,
@@ -270,6 +271,18 @@ def test_a_partition_that_the_log_told_of_is_judged_by_the_next_look() -> None:
     assert gone is not None and gone.gone == (HeapFile(11, 0),)
     assert with_heaps(told, PARTED, later=told.heaps[-1:]).heaps == told.heaps
     assert with_leaves(LAKE, [11]) is LAKE
+
+
+def test_a_partition_in_doubt_stays_unknown_whatever_a_look_finds() -> None:
+    made = leaf(11, Membership(11, 200, made=True), empty=True)
+    source = replace(PARTED, heaps=(*PARTED.heaps[1:], made))
+    for lake in (PARTED, with_leaves(PARTED, [11])):
+        unknown = doubted(lake, source, {8, 11})
+        found = moved(unknown, replace(source, heaps=(*PARTED.heaps, made)))
+        assert found is not None and {heap.oid for heap in found.unknown} == {8, 11}
+        gone = moved(unknown, source)
+        assert gone is not None and [heap.oid for heap in gone.gone] == [8]
+        assert moved(TableSchema.from_json(unknown.to_json()), source) == gone
 
 
 def test_columns_that_follow_the_log_leave_the_partitions_to_the_next_look() -> None:

@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal2lake.changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from wal2lake.control.planner import Limit, LogView, Plan, Policy, plan
+from wal2lake.control.planner import Limit, LogView, Plan, Policy, Until, plan
 from wal2lake.errors import CopyNeeded, SchemaChanged, ValueRefused
 from wal2lake.lake.model import Applied
 from wal2lake.pgtypes import LakeType
@@ -41,6 +41,7 @@ def planned(
     newest: Manifest | None = None,
     schema: TableSchema = OLD,
     stop: bool = False,
+    exchanged: Until | None = None,
 ) -> Plan:
     commits = {"before": (Lsn(110), Lsn(150)), "mixed": (Lsn(150), Lsn(170)), "after": (Lsn(450), Lsn(450))}
     view = LogView(
@@ -50,7 +51,7 @@ def planned(
         lambda s: (commits.get(s.file, (Lsn(160), Lsn(999)))[0], s.schema),
     )
     applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
-    return plan(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop))
+    return plan(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop), exchanged)
 
 
 def files(result: Plan) -> list[str]:
@@ -221,3 +222,43 @@ def test_a_batch_ends_in_front_of_the_manifest_that_would_make_it_too_many_segme
     assert files(planned(100, 0, *waiting, segments=5)) == ["1a", "1b", "2a", "2b"]
     assert files(planned(100, 0, *waiting, segments=1)) == ["1a", "1b"], "a manifest is never split"
     assert files(planned(100, 0, *waiting, rows=7)) == ["1a", "1b", "2a", "2b", "3a", "3b"]
+
+
+AT_160 = Until(Lsn(160), frozenset({11}))
+
+
+def test_a_batch_before_an_exchange_ends_within_a_manifest() -> None:
+    gone = (
+        Truncation(Lsn(155), 0, 11, "bounds"),
+        Truncation(Lsn(156), 0, 12, "bounds"),
+        Truncation(Lsn(170), 0, 12, "bounds"),
+    )
+    cut = manifest(1, segment("before", 7), segment("mixed", 7), segment("later", 7), truncations=gone)
+    result = planned(100, 0, cut, schema=PARTED, exchanged=AT_160)
+    assert files(result) == ["before", "mixed"]
+    batch = result.batch
+    assert batch is not None
+    assert (batch.to_lsn, batch.to_manifest, batch.end_before, batch.left_out) == (
+        Lsn(160),
+        0,
+        Lsn(160),
+        AT_160.left_out,
+    )
+    assert batch.truncations == gone[1:2]
+
+
+def test_a_batch_before_an_exchange_does_not_end_there_if_it_is_full_before() -> None:
+    first = Until(Lsn(250))
+    result = planned(100, 0, manifest(1, segment("a", size=900)), manifest(2, segment("b", size=900)), exchanged=first)
+    assert files(result) == ["a"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest) == (Lsn(200), 1)
+
+
+def test_partitions_that_the_log_tells_of_are_remembered_before_their_changes_come() -> None:
+    told = replace(segment("a", 7), leaves=(11,))
+    result = planned(100, 0, manifest(1, told), schema=PARTED)
+    assert result.batch is not None and result.batch.schema is not None
+    assert [heap.oid for heap in result.batch.schema.heaps] == [11]
+    known = planned(100, 0, manifest(1, told), schema=result.batch.schema)
+    assert known.batch is not None and known.batch.schema is None

@@ -33,6 +33,7 @@ from ..position import Lsn
 from ..schema import TableSchema
 from .checksum import verify
 from .durable import belongs_to_another, create, read, replace, sync_directory
+from .leaves import Leaves
 from .manifest import Manifest, Segment, TableCut
 from .schemas import Schemas
 from .witness import Witness
@@ -97,6 +98,7 @@ class ChangeLog:
         self._oldest = 0
         self._group_file: tuple[tuple[int, int], dict[str, Any]] | None = None
         self.schemas = Schemas(self.directory / "schemas")
+        self.leaves = Leaves(self.directory)
 
     def create(self, identity: Identity, slot: str) -> None:
         """Make the log's directory, for a slot that is about to be made. A log that is there keeps what it has."""

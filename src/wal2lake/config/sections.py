@@ -203,6 +203,7 @@ class MaintenanceConfig(_Section):
 
 
 OnDrop = Literal["drop", "keep"]
+OnPartitionDrop = Literal["delete", "keep"]
 OnIncompatible = Literal["resync", "stop"]
 OnRename = Literal["keep", "rename"]
 OnRecreate = Literal["resync", "stop"]
@@ -237,6 +238,10 @@ class GroupConfig(_Section):
     flush_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, description="Bytes that cut a manifest sooner.")
     on_drop: OnDrop = Field(
         "drop", description="What becomes of a column that the source drops: drop it, or keep it and write NULL."
+    )
+    on_partition_drop: OnPartitionDrop = Field(
+        "delete",
+        description="What becomes of the rows of a partition that is detached or dropped: delete them, or keep them.",
     )
     on_incompatible: OnIncompatible = Field(
         "resync",
@@ -320,6 +325,9 @@ class TableConfig(_Section):
         examples=[True],
     )
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
+    on_partition_drop: OnPartitionDrop | None = Field(
+        None, description="As in [[groups]], for this table.", examples=["keep"]
+    )
     on_incompatible: OnIncompatible | None = Field(
         None, description="As in [[groups]], for this table.", examples=["stop"]
     )

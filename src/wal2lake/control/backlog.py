@@ -53,6 +53,10 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._parts)
 
+    def numbers(self) -> tuple[int, ...]:
+        """Their numbers, from any thread: the queue is copied in one step."""
+        return tuple(part.number for part in self._parts.copy())
+
     def add(self, manifest: Manifest) -> None:
         part = _Part(manifest.number, manifest.tables[self._oid].bytes)
         self._parts.append(part)
@@ -130,6 +134,13 @@ class Backlog:
             return Waiting(self._log, oid)
         queue.pass_over(number)
         return queue
+
+    def waiting(self, oid: int) -> Iterator[Manifest]:
+        """A table's manifests that were read and not let go of, from any thread."""
+        queue = self._queues.get(oid)
+        log = ChangeLog(self._log.directory.parent, self._log.group)
+        for number in queue.numbers() if queue is not None else ():
+            yield log.read(number).of(oid)
 
     def number_at(self, position: Lsn) -> int:
         """The last manifest that a table at a position has all of; later ones may hold some that it has."""

@@ -49,12 +49,15 @@ class Copies:
     def __init__(
         self, turns: Turns, source: Source, lake: Lake, progress: Progress, may_copy: Callable[[TableSchema], object],
         copied: Callable[[TableRun], object], done: Callable[[], object], patience: Patience, places: Places,
+        keeps: Callable[[TableSchema], bool],
     ) -> None:  # fmt: skip
-        self._may_copy, self._patience, self._places = may_copy, patience, places
+        """`keeps`: whether rows of partitions that went stay in the lake."""
+        self._may_copy, self._patience, self._places, self._keeps = may_copy, patience, places, keeps
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._turns = turns
         self._rounds: list[CopyRound] = []
         self._ended: SimpleQueue[TableRun] = SimpleQueue()
+        self._parts: list[Future[Applied]] = []
 
     @property
     def may_start(self) -> bool:
@@ -66,6 +69,13 @@ class Copies:
         copy_round = CopyRound(tables, partial(self._source.open_snapshot, self._patience), self._copy, opened)
         self._rounds.append(copy_round)
         copy_round.start(partial(self._turns.begin, self), self._end)
+
+    def start_part(self, table: TableRun, work: Callable[[], Applied]) -> None:
+        """Copy a part of a table, which goes on from where it is."""
+        table.job = job = self._turns.begin(self, work)
+        self._parts = [part for part in self._parts if not part.done()]
+        self._parts.append(job)
+        job.add_done_callback(lambda _: self._end(table))
 
     def nothing_waits(self) -> None:
         """No table stands in line for a copy."""
@@ -81,6 +91,7 @@ class Copies:
     def close(self, cancel: Callable[[], object] = lambda: None) -> None:
         """Wait for what is under way, which `cancel` hastens; what has not begun is left."""
         self._turns.leave(self)
+        end(self._parts, cancel)
         for copy_round in self._rounds:
             copy_round.end(cancel)
 
@@ -117,7 +128,7 @@ class Copies:
         formerly = self._places.take(table)
         # Only what a table begins with may be left out: a resync is asked for because of the rows.
         filled = table.wish is None or table.wish.copy or table.record.last_commit_at is not None
-        return Into(table.target, formerly, filled)
+        return Into(table.target, formerly, filled, self._keeps(table.schema))
 
 
 def rounds(tables: Sequence[TableRun]) -> list[list[TableRun]]:

@@ -24,6 +24,7 @@ from ..evolution import (
     with_facts,
     with_heaps,
 )
+from ..lake.exchange import exchange
 from ..lake.model import Batch
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
@@ -41,6 +42,13 @@ class _Seen:
     after: Lsn
 
 
+class ExchangeNeeded:
+    """Partitions came or went with rows that no change tells of, and their bounds tell which rows those are."""
+
+
+EXCHANGE = ExchangeNeeded()
+
+
 class Evolving:
     def __init__(self, config: Config, group: GroupConfig) -> None:
         self._settings, self._group = config.tables, group
@@ -49,12 +57,14 @@ class Evolving:
         """for each table whose columns came from the log or a copy: when they were seen there"""
         self._arrived: dict[tuple[int, int], Lsn] = {}
         """table and partition that the log told of before a look did: a position after its first changes"""
+        self._exchanging: set[int] = set()
 
     def policy(self, table: TableSchema) -> Policy:
         own = settings_of(self._settings, table.id, table.heeds)
         on_drop = own.on_drop or self._group.on_drop
         on_incompatible = own.on_incompatible or self._group.on_incompatible
-        return Policy(keep_dropped=on_drop == "keep", stop=on_incompatible == "stop")
+        on_partition_drop = own.on_partition_drop or self._group.on_partition_drop
+        return Policy(on_drop == "keep", on_incompatible == "stop", on_partition_drop == "keep")
 
     def looked(self, wanted: Wanted, tables: Roster) -> None:
         """Take in a look at the catalog; it replaces the one before."""
@@ -76,28 +86,47 @@ class Evolving:
     def copied(self, oid: int, lsn: Lsn) -> None:
         self._since[oid] = lsn
 
+    def exchanging(self, oid: int) -> None:
+        """Partitions of a table are being exchanged. From any thread."""
+        self._exchanging.add(oid)
+
+    def ended(self, oid: int, lsn: Lsn | None) -> None:
+        """Work on a table has ended, at a position or with an error; if it was an exchange, that is settled or not."""
+        if oid in self._exchanging:
+            self._exchanging.discard(oid)
+            if lsn is not None:
+                self.copied(oid, lsn)
+
     def waits(self, logged: Lsn) -> bool:
         """Whether a look waits for the log to get there."""
         return any(seen.after > logged for seen in self._pending.values())
 
-    def due(self, tables: Roster, logged: Lsn) -> Iterator[tuple[TableRun, TableSchema | Wal2LakeError]]:
-        """Tables that have all that was captured up to the look, with the schema they are to have, or what hinders."""
+    def due(
+        self, tables: Roster, logged: Lsn
+    ) -> Iterator[tuple[TableRun, TableSchema | ExchangeNeeded | Wal2LakeError]]:
+        """Tables that have all that was captured up to the look, with the schema they are to have, or what hinders.
+
+        An exchange is told of again until it has succeeded.
+        """
         for oid, seen in list(self._pending.items()):
             table = tables.get(oid)
             if table is None or table.applied is None:
                 del self._pending[oid]
             elif seen.after <= logged and table.active and not table.resync and table.job is None:
-                if table.waiting is not None and texts_differ(table.applied.schema, seen.schema) is None:
+                ready = table.waiting is None or table.applied.lsn >= seen.after
+                if not ready and texts_differ(table.applied.schema, seen.schema) is None:
                     # Nothing but a copy mends texts, and it has what waits, too.
                     continue
                 del self._pending[oid]
                 if seen.before < self._since.get(oid, ZERO):
                     continue
                 target = self._target(table.applied.schema, seen)
+                if target is EXCHANGE:
+                    self._pending[oid] = seen
                 if target is not None:
                     yield table, target
 
-    def _target(self, lake: TableSchema, seen: _Seen) -> TableSchema | Wal2LakeError | None:
+    def _target(self, lake: TableSchema, seen: _Seen) -> TableSchema | ExchangeNeeded | Wal2LakeError | None:
         source = seen.schema
         policy = self.policy(source)
         told = [heap for heap in lake.heaps if not heap.file]
@@ -105,12 +134,15 @@ class Evolving:
         if (unlogged := outside_wal(source)) is not None:
             return unlogged
         try:
-            known = tuple(heap for heap in lake.heaps if heap not in later)
-            if (partitions := moved(replace(lake, heaps=known), source)) is not None:
-                raise Incompatible(str(partitions))
             if (altered := texts_differ(lake, source)) is not None:
                 raise Incompatible(altered)
             target = with_facts(with_heaps(follow(lake, source, policy.keep_dropped), source, later), source)
+            known = replace(lake, heaps=tuple(heap for heap in lake.heaps if heap not in later))
+            if (partitions := moved(known, source)) is not None:
+                before = replace(target, heaps=known.heaps)
+                if exchange(before, source, partitions, policy.keep_partitions) is None:
+                    raise Incompatible(str(partitions))
+                return EXCHANGE
             require_fillable(lake, target)
         except (Incompatible, Unclear) as error:
             return unfollowed(lake, error, policy)

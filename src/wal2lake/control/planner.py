@@ -69,9 +69,19 @@ class Policy:
     keep_dropped: bool = False
     stop: bool = False
     """wait for somebody instead of copying anew"""
+    keep_partitions: bool = False
+    """rows of partitions that went stay in the lake"""
 
 
 FOLLOW = Policy()
+
+
+@dataclass(frozen=True)
+class Until:
+    """A position within the log that a batch must not pass, and partitions whose changes before it don't count."""
+
+    lsn: Lsn
+    left_out: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,7 @@ class _Gathered:
     """a commit at which the source had that schema"""
     leaves: set[int] = field(default_factory=set)
     """partitions that the changes are in"""
+    until: Until | None = None
 
     def full(self, cut: TableCut, limit: Limit) -> bool:
         """Whether one more manifest would be too much."""
@@ -125,12 +136,14 @@ def plan(
     limit: Limit = LIMIT,
     newest: Manifest | None = None,
     policy: Policy = FOLLOW,
+    exchanged: Until | None = None,
 ) -> Plan:
     """The next batch for a table from manifests in order; those that it has already are passed over.
 
     With `newest`, manifests that do not name the table may be left out; a batch that takes all then ends there.
+    With `exchanged`, it ends at that position at the latest.
     """
-    gathered = _Gathered(applied.schema, applied.schema.version)
+    gathered = _Gathered(applied.schema, applied.schema.version, until=exchanged)
     obstacle: Wal2LakeError | None = None
     oid = applied.schema.oid
     for manifest in manifests:
@@ -138,6 +151,9 @@ def plan(
             continue
         cut = manifest.tables.get(oid)
         straddles = manifest.from_lsn < applied.lsn
+        beyond = exchanged is not None and manifest.to_lsn > exchanged.lsn
+        if cut is not None and exchanged is not None and beyond:
+            cut = _until(cut, exchanged.lsn, log)
         if cut is not None:
             if gathered.full(cut, limit):
                 break
@@ -147,6 +163,8 @@ def plan(
                 obstacle = error.error if isinstance(error, _Obstacle) else unfollowed(applied.schema, error, policy)
                 break
         gathered.straddles |= straddles
+        if exchanged is not None and beyond and gathered.ends is None:
+            gathered.ends = exchanged.lsn
         if gathered.ends is not None:
             break
         gathered.last = manifest
@@ -170,6 +188,16 @@ def _rest(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
         segments=tuple(segment for segment in cut.segments if not lsn.includes(log.commits(segment)[1])),
         truncations=tuple(truncation for truncation in cut.truncations if not lsn.includes(truncation.commit_lsn)),
         refusals=tuple(refusal for refusal in cut.refusals if not lsn.includes(refusal.commit_lsn)),
+    )
+
+
+def _until(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
+    """What a table has in a manifest without all that is not below a position; a segment may end after it."""
+    return replace(
+        cut,
+        segments=tuple(segment for segment in cut.segments if lsn.includes(log.commits(segment)[0])),
+        truncations=tuple(truncation for truncation in cut.truncations if lsn.includes(truncation.commit_lsn)),
+        refusals=tuple(refusal for refusal in cut.refusals if lsn.includes(refusal.commit_lsn)),
     )
 
 
@@ -221,17 +249,21 @@ def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
 def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
     if gathered.last is None and gathered.ends is None:
         return None
-    schema = replace(with_leaves(gathered.schema, gathered.leaves), version=max((gathered.followed, *gathered.written)))
+    version = max((gathered.followed, *gathered.written))
+    schema = replace(with_leaves(gathered.schema, gathered.leaves), version=version)
     position = gathered.ends if gathered.ends is not None else gathered.last.to_lsn if gathered.last else applied.lsn
+    left_out = gathered.until.left_out if gathered.until is not None else frozenset()
     return Batch(
         to_lsn=max(position, applied.lsn),
         to_manifest=gathered.last.number if gathered.last is not None else applied.manifest,
         segments=tuple(gathered.segments),
-        truncations=tuple(gathered.truncations),
+        truncations=tuple(t for t in gathered.truncations if t.relation not in left_out),
         skip_before=applied.lsn if gathered.straddles else None,
         schema=None if schema == applied.schema and schema.heaps == applied.schema.heaps else schema,
         written=gathered.written,
         since=gathered.since,
+        end_before=gathered.until.lsn if gathered.until is not None else None,
+        left_out=left_out,
     )
 
 

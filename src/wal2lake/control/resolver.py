@@ -53,6 +53,8 @@ class Resolver:
         """`agreed`: only where the catalog says the same; raises SourceError where it does not."""
         table = catalog.tables(conn, [relation.oid]).get(relation.oid)
         root = table.root if table is not None and not self._leafwise else relation.oid
+        if root == relation.oid and not self._leafwise:
+            root = self._former_root(conn, root)
         if not self._meant(conn, root):
             return None
         current, fitting = self._describe(conn, root)
@@ -77,6 +79,17 @@ class Resolver:
         bounded = leaf is not None and not schema.masked
         predicate = self._predicate(conn, leaf) if leaf is not None and bounded else None
         return Target(schema, self._log.schemas.version(schema), leaf, predicate)
+
+    def _former_root(self, conn: Connection, oid: int) -> int:
+        """The table that a relation was a partition of when the change was made, if it is none any more.
+
+        It was sent, so it was published: by itself, or as a partition.
+        """
+        if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
+            return oid
+        root = self._log.leaves.root_of(oid)
+        published = tables_of(conn, publication_name(self._group)) if root is not None else frozenset()
+        return root if root in published and oid not in published else oid
 
     def glance(self, relation: Relation) -> Target | None:
         """The answer for a transaction that runs: only where the catalog agrees with it, and without waiting.

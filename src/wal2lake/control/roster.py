@@ -110,6 +110,7 @@ class Roster:
         self._unwanted = (set(wanted.records) | self.oids) - kept
         self._forget(self._unwanted)
         self.note_masks(wanted.schemas)
+        self.note_partitions(wanted.schemas)
         new: dict[int, TableRun] = {}
         for schema in wanted.schemas:
             oid = schema.oid
@@ -163,6 +164,10 @@ class Roster:
             table.renaming, table.rename_failed = new, False
         if new is not None:
             self.wake(table)
+
+    def note_partitions(self, schemas: Iterable[TableSchema]) -> None:
+        """Have the change log know of partitions: changes may be decoded after their partition was detached."""
+        self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""

@@ -48,7 +48,8 @@ from .books import Books
 from .catalogue import Catalogue
 from .chores import Chores
 from .copies import Copies, OpenSnapshot, rounds
-from .evolving import Evolving
+from .evolving import Evolving, ExchangeNeeded
+from .exchanges import Exchanges
 from .fulfilment import Fulfilment
 from .moves import Moves
 from .pace import Pace
@@ -102,6 +103,11 @@ class GroupScheduler:
         self._copies = Copies(
             workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set,
             Patience(self._stopping.is_set), self._places,
+            lambda schema: self._evolving.policy(schema).keep_partitions,
+        )  # fmt: skip
+        self._exchanges = Exchanges(
+            self._source, lake, self._view, Patience(self._stopping.is_set), self._may_copy,
+            lambda: self._upstream.logged, self._backlog.waiting, self._wake.set,
         )  # fmt: skip
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
@@ -116,6 +122,8 @@ class GroupScheduler:
         catalogue = Catalogue(group.name, self._source, store, naming, self._log)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
+        self._deferred = False
+        """partitions of a table are to be exchanged, and no worker was free"""
         self._ousted: GroupHeld | None = None
         self._failed: Advice | None = None
 
@@ -160,6 +168,7 @@ class GroupScheduler:
         try:
             if self._sound():
                 self._tables.note_masks(wanted.schemas)
+                self._tables.note_partitions(wanted.schemas)
             self._upstream.start()
             self._take_in(begin=True)
             self._lake.start()
@@ -268,7 +277,8 @@ class GroupScheduler:
 
     def _settled(self) -> bool:
         """Whether a run that is to end has done all it can."""
-        if self._until is None or not self._lake.ready or any(table.job is not None for table in self._tables.awake):
+        busy = self._deferred or any(table.job is not None for table in self._tables.awake)
+        if self._until is None or not self._lake.ready or busy:
             return False
         if self._upstream.lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
@@ -457,36 +467,59 @@ class GroupScheduler:
         except ChangeLogDamaged as error:
             raise damaged_for(name, error) from None
         except LakeInconsistent as error:
-            self._look_at_source(applied)
+            if (exchanged := self._look_at_source(applied)) is not None:
+                return exchanged
             raise error from error.__cause__
 
-    def _look_at_source(self, applied: Applied) -> None:
-        """Changes refer to rows that the lake table lacks: they may have come with a partition, or look different since
-        a change of the table's columns that no row has told of. Raises what is to be done then."""
-        for schema in self._source.describe([applied.schema.oid]):
-            if (partitions := moved(applied.schema, schema)) is not None:
-                raise CopyNeeded(table=str(applied.schema.id), cause=str(partitions))
+    def _look_at_source(self, applied: Applied) -> Applied | None:
+        """Changes refer to rows that the lake table lacks: they may have come with a partition, which then is copied
+        first, or look different since a change of the table's columns that no row has told of.
+
+        None if the source has nothing that explains it. Raises what is to be done.
+        """
+        oid = applied.schema.oid
+        for schema in self._source.describe([oid]):
+            policy = self._evolving.policy(schema)
+            if moved(applied.schema, schema) is not None:
+                self._evolving.exchanging(oid)
+                return self._exchanges.work(applied, policy)
             try:
                 if (altered := texts_differ(applied.schema, schema)) is not None:
                     raise Incompatible(altered)
                 follow(applied.schema, schema)
             except (Incompatible, Unclear) as error:
-                raise unfollowed(applied.schema, error, self._evolving.policy(schema)) from None
+                raise unfollowed(applied.schema, error, policy) from None
+        return None
 
     def _start_evolving(self) -> None:
         """Let tables follow changes of their columns that no row has told of."""
+        self._deferred = False
         if self._upstream.lost is not None:
             return
         if self._evolving.waits(self._upstream.logged):
             self._upstream.hurry()
+        if self._exchanges.awaited > self._upstream.logged:
+            self._upstream.hurry(self._exchanges.awaited)
         for table, target in self._evolving.due(self._tables, self._upstream.logged):
             if isinstance(target, Wal2LakeError):
                 self._tables.wake(table)
                 self._fail(table, target)
+            elif isinstance(target, ExchangeNeeded):
+                self._tables.wake(table)
+                self._start_exchange(table)
             elif table.applied is not None:
                 self._tables.wake(table)
                 source_id = self._source.table_id(table.schema.oid)
                 self._applies.start(table, partial(self._lake.evolve, table.applied, target, source_id))
+
+    def _start_exchange(self, table: TableRun) -> None:
+        """Have a worker copy the partitions whose rows no change tells of, when one is free."""
+        if table.applied is None or not self._copies.may_start:
+            self._deferred = True
+            return
+        self._evolving.exchanging(table.schema.oid)
+        policy = self._evolving.policy(table.schema)
+        self._copies.start_part(table, partial(self._exchanges.work, table.applied, policy))
 
     def _renamed(self, table: TableRun, result: object) -> None:
         self._renaming.finish(table, result)
@@ -517,6 +550,7 @@ class GroupScheduler:
             job, table.job = table.job, None
             assert job is not None
             result = outcome(job)
+            self._evolving.ended(table.schema.oid, result.lsn if isinstance(result, Applied) else None)
             if table is self._tending.under_way:
                 self._tended(table, result)
             elif table in self._renaming:

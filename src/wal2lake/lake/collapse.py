@@ -51,9 +51,24 @@ def changes(schema: TableSchema, batch: Batch) -> str:
         return f"SELECT {nulls} FROM range(0)"
     parts = []
     for number, (written, _) in enumerate(_files(schema, batch)):
-        since = f" WHERE {quoted(written.meta.commit_lsn)} >= {int(batch.skip_before)}L" if batch.skip_before else ""
-        parts.append(f"SELECT {', '.join(_mapped(written, schema))} FROM {SEGMENTS}_{number}{since}")
+        parts.append(
+            f"SELECT {', '.join(_mapped(written, schema))} FROM {SEGMENTS}_{number}{_counting(written, batch)}"
+        )
     return " UNION ALL ".join(parts)
+
+
+def _counting(written: TableSchema, batch: Batch) -> str:
+    """Which changes of its segments are part of the batch."""
+    lsn, relation = quoted(written.meta.commit_lsn), quoted(written.meta.relation)
+    conditions = []
+    if batch.skip_before:
+        conditions.append(f"{lsn} >= {int(batch.skip_before)}L")
+    if batch.end_before:
+        conditions.append(f"{lsn} < {int(batch.end_before)}L")
+    if batch.left_out:
+        leaves = ", ".join(f"{leaf}L" for leaf in sorted(batch.left_out))
+        conditions.append(f"({relation} IS NULL OR {relation} NOT IN ({leaves}))")
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _files(schema: TableSchema, batch: Batch) -> list[tuple[TableSchema, list[str]]]:

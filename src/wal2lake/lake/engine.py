@@ -22,6 +22,7 @@ from ..errors import (
     CommitFailed,
     ForeignTable,
     LakeUnwritable,
+    RowsNotKept,
     SparkLost,
     SparkUnavailable,
     TableError,
@@ -45,9 +46,10 @@ from .unfinished import Unfinished
 from .upkeep import Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ..config import Config
+    from .exchange import Exchange
 
 log = logging.getLogger(__name__)
 
@@ -214,10 +216,11 @@ class Lake:
             location = self._unfinished.copying(table, source_id, found)
             try:
                 with self._driver.session(f"copy of {table}", settings) as session:
+                    source, kept = _keeping(session, self._tables, source, found if into.keep else None, source_id)
                     write = (
                         self._tables.replace if found is not None else partial(self._tables.create, location=location)
                     )
-                    self._write_copy(session, source, snapshot, source_id, write, progress, into.rows)
+                    self._write_copy(session, source, snapshot, source_id, write, progress, into.rows, kept)
             except BaseException as error:
                 self._after_failed_copy(source_id, error)
                 raise
@@ -285,6 +288,30 @@ class Lake:
         log.info("%s: its columns follow the source", table)
         # Batches without effect may have moved the position beyond the record.
         return replace(applied, rows=now.rows, schema=now.schema, upkeep=now.upkeep)
+
+    def exchange(
+        self, applied: Applied, source: CopySource, snapshot: ExportedSnapshot, what: Exchange, schema: TableSchema,
+        source_id: str,
+    ) -> Applied:  # fmt: skip
+        """Put the rows of single partitions at a snapshot into a table that has all else up to it, in one commit.
+
+        `source` are the partitions that are copied, `schema` is what the table knows of its partitions afterwards.
+        If it does not come to know it, they are exchanged again: the result is the same.
+        """
+        from . import exchange
+        from . import snapshot as copying
+
+        table = applied.schema.id
+        record = Record(snapshot.lsn, applied.manifest, applied.changes)
+        with self._work("exchanging partitions of", table, dict(self._tables.commit_settings(record)), True) as session:
+            now = self._now(session, table, source_id)
+            if now.changes != applied.changes or now.lsn > snapshot.lsn:
+                raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
+            rows = copying.read(session, source, snapshot, self._driver.cores)
+            if not exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
+                self._tables.restate(session, table, record)
+            faults.reached(faults.LAKE_COMMITTED)
+        return self.evolve(replace(applied, lsn=snapshot.lsn), schema, source_id)
 
     def due(self, applied: Applied) -> Work | None:
         """The upkeep that a table needs, if any: a judgement on what `applied` says, without a look at the lake."""
@@ -436,12 +463,15 @@ class Lake:
     def _write_copy(
         self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str,
         write: Callable[..., None], progress: Callable[[int], None], filled: bool,
+        kept: DataFrame | None,
     ) -> None:  # fmt: skip
         from . import snapshot as copying
 
         rows = copying.read(session, source, snapshot, self._driver.cores)
         if not filled:
             rows = rows.where("false")
+        if kept is not None:
+            rows = rows.unionByName(kept)
         with copying.watched(session, self._driver.group(), progress):
             write(session, rows, source.schema, source_id)
 
@@ -462,6 +492,25 @@ def _given_up(how: str) -> SparkUnavailable:
         remedy="give it more memory, as in: [spark] conf = { 'spark.driver.memory' = '4g' }, and see that the machine"
         " has it; run with --debug to see Spark's own messages",
     )
+
+
+def _keeping(
+    session: SparkSession, tables: IcebergTables, source: CopySource, found: Found | None, source_id: str
+) -> tuple[CopySource, DataFrame | None]:
+    """Rows of a lake table that a copy in its place keeps, and the source whose schema says so. Raises RowsNotKept."""
+    from .evolve import selection
+    from .exchange import archived
+    from .partition import Untranslatable
+
+    if found is None or found.schema is None or found.source != source_id or not found.schema.partitioned:
+        return source, None
+    try:
+        kept, condition = archived(found.schema, source.schema)
+    except Untranslatable:
+        raise RowsNotKept(table=str(source.schema.id)) from None
+    source = replace(source, schema=replace(source.schema, archived=kept))
+    rows = selection(tables.sql_name(found.schema.id), found.schema, source.schema)
+    return source, session.sql(f"{rows} WHERE {condition}") if kept else None
 
 
 def _applied(found: Found, table: TableId) -> Applied:

@@ -46,6 +46,10 @@ class Batch:
     """schemas of the segments, by version, where they are not the table's"""
     since: Lsn = ZERO
     """a commit at which the source had the schema that the table is to have"""
+    end_before: Lsn | None = None
+    """ignore changes with this commit LSN or a higher one: the batch ends within a transaction's segment"""
+    left_out: frozenset[int] = frozenset()
+    """ignore changes in these partitions: their rows are to be exchanged as a whole"""
 
     def shape(self, segment: Segment, table: TableSchema) -> TableSchema:
         """The schema that a segment was written with."""
@@ -65,3 +69,5 @@ class Into:
     """a source table that is gone, whose lake table this one may take over"""
     rows: bool = True
     """whether the source's rows are read; False: it begins empty, or with what is there"""
+    keep: bool = False
+    """rows of partitions that the source has no more stay"""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ..pgtypes import Kind
-from ..schema import Column, TableSchema
+from ..schema import Bounds, Column, TableSchema
 from .names import literal, quoted
 
 
@@ -42,17 +42,32 @@ def translate(constraint: str | None, schema: TableSchema) -> str:
     """The condition in Spark SQL over the table's columns. Raises Untranslatable."""
     if not constraint:
         raise Untranslatable
-    parser = _Parser(constraint, schema)
+    return f"coalesce({_translated(constraint, {column.name: column for column in schema.columns})}, false)"
+
+
+def within(bounds: Bounds | None, schema: TableSchema) -> str:
+    """The condition that rows of a lake table meet within bounds, whatever their columns were called when these were
+    read; it is true or not true. Files are chosen by it, so it is as plain as can be. Raises Untranslatable."""
+    if bounds is None:
+        raise Untranslatable
+    columns = {column.attnum: column for column in schema.source_columns}
+    if not {number for _, number in bounds.columns} <= set(columns):
+        raise Untranslatable
+    return _translated(bounds.text, {name: columns[number] for name, number in bounds.columns})
+
+
+def _translated(constraint: str, columns: Mapping[str, Column]) -> str:
+    parser = _Parser(constraint, columns)
     condition = parser.either()
     parser.end()
-    return f"coalesce({condition}, false)"
+    return condition
 
 
 class _Parser:
-    def __init__(self, text: str, schema: TableSchema) -> None:
+    def __init__(self, text: str, columns: Mapping[str, Column]) -> None:
         self._tokens = list(_tokens(text))
         self._at = 0
-        self._columns = {column.name: column for column in schema.columns}
+        self._columns = columns
 
     def end(self) -> None:
         if self._at != len(self._tokens):

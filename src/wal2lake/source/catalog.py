@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from ..pgtypes import (
     unfit_sql,
     wire,
 )
-from ..schema import Column, HeapFile, Identity, Membership, TableId, TableSchema
+from ..schema import Bounds, Column, HeapFile, Identity, Membership, TableId, TableSchema
 from . import identity, selection, typefacts
 from .connect import Connection, explained, jdbc, query
 from .locking import wait_briefly
@@ -194,14 +194,41 @@ def misleading_leaves(conn: Connection, oids: Collection[int]) -> dict[int, list
 def partition_predicate(conn: Connection, leaf: int) -> str | None:
     """The condition that a partition's rows meet, as PostgreSQL writes it."""
     with explained("reading", "a partition's bounds"):
-        row = conn.execute(query("partition_predicate"), {"oid": leaf}).fetchone()
-    return row[0] if row else None
+        row = conn.execute(query("partition_predicate"), {"oids": [leaf], "wait": True}).fetchone()
+    return row[1] if row else None
+
+
+class KnownBounds:
+    """Bounds of partitions, which stay as they are as long as a partition is a member: they are read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[Membership, ...]], Bounds | None] = {}
+
+    def read(self, conn: Connection, leaves: Collection[Leaf]) -> None:
+        """Ask for those that are not known. One that somebody has locked stays unknown."""
+        asked = {leaf.oid: leaf for leaf in leaves if (leaf.oid, leaf.levels) not in self._known}
+        if not asked:
+            return
+        with suppress(SourceBusy), explained("reading", "the bounds of partitions"), conn.transaction():
+            wait_briefly(conn)
+            rows = conn.execute(query("partition_predicate"), {"oids": list(asked), "wait": False})
+            for oid, text, columns in rows.fetchall():
+                found = Bounds(text, tuple((name, int(number)) for name, number in columns)) if text else None
+                self._known[oid, asked[oid].levels] = found
+
+    def of(self, leaf: Leaf, schema: TableSchema) -> Bounds | None:
+        """Where a leaf's rows are among the table's; None where that can't be told, or is to be hidden."""
+        return None if schema.masked else self._known.get((leaf.oid, leaf.levels))
 
 
 def describe(
-    conn: Connection, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None
-) -> dict[int, TableSchema]:
-    """Schemas of tables (roots or leaves where partitioned) by oid; those that no longer exist are left out."""
+    conn: Connection, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None,
+    bounds: KnownBounds | None = None,
+) -> dict[int, TableSchema]:  # fmt: skip
+    """Schemas of tables (roots or leaves where partitioned) by oid; those that no longer exist are left out.
+
+    The bounds of partitions are part of them if `bounds` is given.
+    """
     with _one_moment(conn):
         found = _tables(conn, oids)
         of_root = leaves(conn, list(found))
@@ -210,6 +237,8 @@ def describe(
         known = types(conn, {column.type_oid for table in found.values() for column in table.columns})
         empty = _empty(conn, (leaf for group in parts_of.values() for leaf in group))
         facts = typefacts.read(conn, known)
+        if bounds is not None:
+            bounds.read(conn, [leaf for group in parts_of.values() for leaf in group])
     wanted = overrides_by_table(overrides or {})
     publication = selection.named(conn, overrides)
     schemas = {}
@@ -218,7 +247,11 @@ def describe(
         settings = settings_of(wanted, table.id, table.above)
         chosen = _chosen(table, parts, settings, conn.info.server_version, publication)
         schema = _with_facts(_schema(table, parts, known, settings, chosen, conn.info.server_version), facts)
-        schemas[oid] = replace(schema, heaps=tuple(_heap(leaf, empty) for leaf in of_root[oid]))
+        heaps = tuple(
+            replace(_heap(leaf, empty), bounds=bounds.of(leaf, schema) if bounds and table.partitioned else None)
+            for leaf in of_root[oid]
+        )
+        schemas[oid] = replace(schema, heaps=heaps)
     return schemas
 
 

@@ -30,6 +30,7 @@ LOCKED_SECONDS = 10.0
 def held_still(
     connected: Callable[[], AbstractContextManager[Connection]], schema: TableSchema, snapshot: str,
     overrides: Mapping[str, TableConfig], stopped: Callable[[], bool],
+    bounds: catalog.KnownBounds | None = None,
 ) -> Iterator[TableSchema]:  # fmt: skip
     """The table as it is at the snapshot and until the block ends. Raises CopyFailed if it was altered since."""
     with connected() as holder, connected() as now, holder.transaction():
@@ -38,7 +39,7 @@ def held_still(
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         _lock(holder, now, schema, stopped)
         selection.require_tables(matching.relations(now), overrides)
-        described = catalog.describe(now, [schema.oid], overrides).get(schema.oid)
+        described = catalog.describe(now, [schema.oid], overrides, bounds).get(schema.oid)
         # Compared last: the lock does not keep anybody from attaching a partition, which must not be in `described`.
         then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))
         if then != today or described is None:

@@ -63,6 +63,7 @@ class Source:
         self._interrupted = threading.Event()
         self._identity: SourceIdentity | None = None
         self._told: set[str] = set()
+        self._bounds = catalog.KnownBounds()
 
     def identity(self) -> SourceIdentity:
         if self._identity is None:
@@ -113,7 +114,7 @@ class Source:
 
     def describe(self, oids: Sequence[int]) -> tuple[TableSchema, ...]:
         """Tables as the catalog has them; those that it has not are left out."""
-        schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._settings))
+        schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._settings, self._bounds))
         return tuple(schemas[oid] for oid in oids if oid in schemas)
 
     def existing(self, oids: Collection[int]) -> frozenset[int]:
@@ -246,9 +247,15 @@ class Source:
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
         """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
-        stopped = self._interrupted.is_set
-        with copying.held_still(self._session, schema, snapshot, self._settings, stopped) as described:
+        with self.described_at(schema, snapshot) as described:
             yield self.copy_source(described)
+
+    @contextmanager
+    def described_at(self, schema: TableSchema, snapshot: str) -> Iterator[TableSchema]:
+        """The table as it is at a snapshot and until the block ends. Its `heaps` are those that a copy reads."""
+        stopped = self._interrupted.is_set
+        with copying.held_still(self._session, schema, snapshot, self._settings, stopped, self._bounds) as described:
+            yield described
 
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
         # It may read the whole table, so it has a session of its own.
