@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from capturing import PATIENCE, SLOT, CapturedGroup
-from servers import Database
+from servers import Database, running_server
 from waiting import wait_until
 from wal2lake.changelog.budget import Level
 from wal2lake.config import ChangelogConfig
 from wal2lake.control.pump import CaptureReport, CaptureState
+from wal2lake.errors import ConnectionFailed
 from wal2lake.position import Lsn
 
 MAX_BYTES = 1024 * 1024
@@ -135,3 +138,25 @@ def test_capture_that_waits_can_be_stopped_and_waits_again_after_a_start(full: F
     wait_until(lambda: full.logged_up_to(until), PATIENCE, full.group.capture.report)
     full.take_out()
     assert full.taken == [row[0] for row in full.database.rows("SELECT id FROM t ORDER BY id")]
+
+
+def test_a_server_in_fast_shutdown_does_not_wait_for_capture_that_waits(tmp_path: Path) -> None:
+    with running_server() as server:
+        database = Database(server, "postgres")
+        database.execute("CREATE TABLE t (id serial PRIMARY KEY, v text)")
+        group = CapturedGroup(database, tmp_path)
+        group.config = group.config.model_copy(update={"changelog": ChangelogConfig(max_bytes=MAX_BYTES)})
+        group.begin("t").close()
+        group.start()
+        try:
+            full = Full(group)
+            full.fill()
+            full.write(8)
+            database.close()
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGINT)
+            wait_until(lambda: not (server.data / "postmaster.pid").exists(), 20, "the server is down")
+            report = group.capture.wait_for(lambda r: r.state is CaptureState.RECONNECTING, PATIENCE)
+            assert isinstance(report.error, ConnectionFailed), report
+        finally:
+            group.stop()

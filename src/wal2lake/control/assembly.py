@@ -73,6 +73,11 @@ class Assembly:
     uncertain: bool = False
     """`grown` holds rows of a transaction whose commit has not come"""
 
+    @property
+    def empty(self) -> bool:
+        """Whether no row of a whole transaction waits for a manifest."""
+        return not self.complete and (self.uncertain or not self.grown)
+
     def turn(self, certain: bool) -> None:
         """Keep an open transaction's rows out of the segments of those that are complete."""
         if not certain and not self.uncertain:

@@ -128,6 +128,8 @@ class Pipeline:
         self._done: deque[Published] = deque()
         self._failure: BaseException | None = None
         self._ending = False
+        self._kept_back = 0
+        """questions whether there is anything to publish that were answered with yes"""
         self.publishing = 0
         """manifests that were asked for and have not come out"""
         self._signalled, self._signal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -181,6 +183,11 @@ class Pipeline:
         self.publishing += 1
         self._jobs.put(self._ask_to_publish)
 
+    def pass_over(self) -> None:
+        """Say up to where transactions are complete if none of them has anything to publish; `published` has it."""
+        self.publishing += 1
+        self._jobs.put(self._say_if_nothing)
+
     def published(self) -> list[Published]:
         """What has been published since the last call; the error that has stopped everything, if there was one."""
         with suppress(BlockingIOError):
@@ -190,7 +197,8 @@ class Pipeline:
                 raise self._failure
             done = list(self._done)
             self._done.clear()
-        self.publishing -= len(done)
+            self.publishing -= len(done) + self._kept_back
+            self._kept_back = 0
         return done
 
     def close(self) -> None:
@@ -337,6 +345,15 @@ class Pipeline:
     def _drop(self, size: int) -> None:
         """Bytes that nothing is written of are no longer on their way."""
         self._grow(-size)
+        self._tell()
+
+    def _say_if_nothing(self) -> None:
+        if self._line.assembly.empty and not self._line.decoder.has_found:
+            # After the manifests that were asked for before it.
+            self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {})
+            return
+        with self._state:
+            self._kept_back += 1
         self._tell()
 
     def _ask_to_publish(self) -> None:

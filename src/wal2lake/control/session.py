@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ..changelog.budget import RECHECK_SECONDS, Budget
 from ..changelog.spool import Spools
 from ..decode import Demultiplexer, Intake, Messages, Streamed
-from ..errors import SourceError
+from ..errors import ConnectionFailed, SourceError
 from ..position import Lsn
-from ..source import mark, wal_end
+from ..source import Connection, alive, connect, mark, wal_end
 from ..source.stream import ReplicationStream
 from .ahead import Ahead
 from .pipeline import Pipeline, Published
@@ -62,7 +62,11 @@ class Session:
         self._handed_over = 0
         """bytes of complete transactions that the next manifest has so far"""
         self._logged = start
-        self._idle_acknowledged_at = 0.0
+        self._acknowledged_at = 0.0
+        """when a position was last acknowledged that no manifest has"""
+        self._passed_at = 0.0
+        """when the pipeline was last asked whether it has anything of ours at all"""
+        self._control: Connection | None = None
         self._opened = time.monotonic()
         self._beat_at, self._beat_logged = time.monotonic(), start
         self._looked_at = time.monotonic()
@@ -78,6 +82,8 @@ class Session:
             self._hand_over()
             if self._due() or self._hurried():
                 self._publish()
+            elif self._may_pass():
+                self._pass_over()
             self._take_published()
             self._advance_idle()
             self._beat()
@@ -101,17 +107,34 @@ class Session:
         self._streamed.close()
         self._spools.close()
         self._resolver.close()
+        if self._control is not None:
+            self._control.close()
 
     def _read(self) -> None:
         """The one place where reading pauses; it goes on by itself when the reason is gone."""
         usage = self._budget.look(self._spools.bytes + self._pipeline.unpublished_bytes)
         self._pump.update(usage.level is not self._pump.report.budget.level, budget=usage)
         if usage.paused:
-            self._stream.stay(min(self._patience(), RECHECK_SECONDS), self._wake)
+            self._stay_while_the_server_does(min(self._patience(), RECHECK_SECONDS))
         elif self._pipeline.full:
             self._stream.stay(self._patience(), self._wake)
         elif messages := self._stream.read(self._patience(), self._wake):
             self._feed(messages)
+
+    def _stay_while_the_server_does(self, seconds: float) -> None:
+        """Read nothing for a while. A server that shuts down waits for its readers, and says so to other sessions only:
+        it ends them.
+        """
+        control = self._session()
+        self._stream.stay(seconds, (*self._wake, control.fileno()))
+        if not alive(control):
+            raise ConnectionFailed(server="the source", cause="the server ends its sessions: it may be shutting down")
+
+    def _session(self) -> Connection:
+        """An ordinary session of this thread's own."""
+        if self._control is None or self._control.closed:
+            self._control = connect(self._pump.config.source, self._pump.group.name)
+        return self._control
 
     def _feed(self, messages: Messages) -> None:
         for item in self._streamed.feed(messages) if self._stream.streaming else [messages]:
@@ -166,6 +189,18 @@ class Session:
         self._pipeline.publish()
         self._pending_since, self._handed_over = None, 0
 
+    def _may_pass(self) -> bool:
+        """Whether transactions wait for a manifest for so long that it is asked if any of them has a row of ours."""
+        if self._pending_since is None or self._pipeline.publishing:
+            return False
+        return time.monotonic() - max(self._pending_since, self._passed_at) >= IDLE_ACKNOWLEDGE_SECONDS
+
+    def _pass_over(self) -> None:
+        """Without a row of ours, what is complete moves the position; otherwise it waits for its manifest."""
+        self._passed_at = time.monotonic()
+        self._take_complete()
+        self._pipeline.pass_over()
+
     def _take_published(self) -> None:
         for published in self._pipeline.published():
             self._note(published)
@@ -177,7 +212,8 @@ class Session:
         cut, manifest = published.cut, published.manifest
         self._logged = max(self._logged, cut.to_lsn)
         if manifest is None:
-            # Transactions without a row of ours move the position, not the log.
+            # Transactions without a row of ours move the position, not the log; there may be one every moment.
+            self._acknowledge_logged()
             return
         self._budget.published(manifest)
         self._stream.acknowledge(cut.to_lsn)
@@ -209,8 +245,10 @@ class Session:
             waits.append(self._pending_since + self._pump.group.flush_interval - now)
         if self._pump.unreported:
             waits.append(REPORT_SECONDS)
+        if self._pending_since is not None and not self._pipeline.publishing:
+            waits.append(max(self._pending_since, self._passed_at) + IDLE_ACKNOWLEDGE_SECONDS - now)
         if self._idle and self._logged > self._stream.acknowledged:
-            waits.append(self._idle_acknowledged_at + IDLE_ACKNOWLEDGE_SECONDS - now)
+            waits.append(self._acknowledged_at + IDLE_ACKNOWLEDGE_SECONDS - now)
         return max(0.0, min(waits))
 
     @property
@@ -223,12 +261,16 @@ class Session:
         if not self._idle:
             return
         self._logged = max(self._logged, self._stream.keepalive_lsn)
+        self._acknowledge_logged(at_once)
+
+    def _acknowledge_logged(self, at_once: bool = False) -> None:
+        """Acknowledge a position beyond the last manifest, not too often: it is noted on disk first."""
         now = time.monotonic()
-        late = now - self._idle_acknowledged_at >= IDLE_ACKNOWLEDGE_SECONDS
+        late = now - self._acknowledged_at >= IDLE_ACKNOWLEDGE_SECONDS
         if self._logged > self._stream.acknowledged and (late or at_once):
             self._log.record_acknowledged(self._logged)
             self._stream.acknowledge(self._logged)
-            self._idle_acknowledged_at = now
+            self._acknowledged_at = now
             self._pump.proven()
 
     def _beat(self) -> None:
@@ -237,7 +279,7 @@ class Session:
         if now - self._beat_at < self._pump.config.source.heartbeat_interval:
             return
         if self._idle and self._logged == self._beat_logged and not self._pump.report.budget.paused:
-            conn = self._resolver.connection()
+            conn = self._session()
             if wal_end(conn) > self._logged:
                 mark(conn)
         self._beat_at, self._beat_logged = now, self._logged

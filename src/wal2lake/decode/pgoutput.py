@@ -142,6 +142,11 @@ class Decoder:
         self._committed(commit, 1)
 
     @property
+    def has_found(self) -> bool:
+        """Whether something stands beside the rows of whole transactions since the last boundary."""
+        return bool(self._found.truncations or self._found.refusals)
+
+    @property
     def position(self) -> Lsn:
         """Every transaction that committed below it has been decoded, or was logged before."""
         return self._position

@@ -1,6 +1,6 @@
 """PostgreSQL: connections, the catalog, publications, slots and the replication stream."""
 
-from .connect import Connection, ServerFacts, connect, jdbc, mark, server_facts, wal_end
+from .connect import Connection, ServerFacts, alive, connect, jdbc, mark, server_facts, wal_end
 from .model import CopySource, ExportedSnapshot, Heap
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "ExportedSnapshot",
     "Heap",
     "ServerFacts",
+    "alive",
     "connect",
     "jdbc",
     "mark",

@@ -239,6 +239,18 @@ def bounded(connection: psycopg.Connection[Any], seconds: float) -> Iterator[Non
         watchdog.cancel()
 
 
+def alive(connection: psycopg.Connection[Any]) -> bool:
+    """Whether a session that is asked nothing is still there, at the price of one look at its socket."""
+    poll = select.poll()
+    try:
+        poll.register(connection.fileno(), select.POLLIN)
+        if poll.poll(0):
+            connection.pgconn.consume_input()
+    except (psycopg.Error, OSError):
+        return False
+    return connection.pgconn.status == pq.ConnStatus.OK
+
+
 def interrupt(connection: psycopg.Connection[Any]) -> None:
     """End whatever a session is doing, from another thread: its server process, and our waiting for it."""
     with contextlib.suppress(psycopg.Error, OSError):

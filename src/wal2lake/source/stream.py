@@ -9,6 +9,7 @@ A peer that has gone silent is noticed: the server is asked for a sign of life, 
 
 from __future__ import annotations
 
+import re
 import select
 import struct
 import time
@@ -102,7 +103,8 @@ class ReplicationStream:
     def _notice(self, said: wire.Said) -> None:
         # Servers from 18 on skip a publication that did not exist when a change was made, with no more than a warning.
         for name in self._publications if said.state == "55000" else ():
-            if f'"{name}"' in said.text:
+            # The words around the name, and its quotes, are in the server's language.
+            if names(said.text, name):
                 self._lost = f"had no publication {name} for a while"
 
     def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
@@ -257,6 +259,11 @@ class ReplicationStream:
         if not said.state or said.state[:2] in ("08", "57"):
             self._connection_failed(said.text)
         raise SourceError(operation=f"streaming from slot {self._slot}", cause=said.text)
+
+
+def names(text: str, name: str) -> bool:
+    """Whether a text has a name in it that is not part of a longer one."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 def _readable(fds: Sequence[int], timeout: float | None, other: tuple[int, int] | None = None) -> bool:
