@@ -1,0 +1,177 @@
+"""A run that is told to stop ends within ten seconds, whatever it is doing, and the next one goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import Mirrored, lines_of_error
+from processes import descendants
+
+from command import Project, Running
+from proxy import Proxy
+from servers import Database
+from waiting import wait_until
+from wal2lake.mirror import Mirror
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = 10.0
+
+
+@contextmanager
+def run_to_be_stopped(mirrored: Mirrored) -> Iterator[None]:
+    """A run on the shared Spark. At the end of the block it is told to stop, and must have ended in time."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            Mirror(mirrored.config, mirrored.spark).run(stop)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=body, name="run")
+    thread.start()
+    try:
+        yield
+    finally:
+        began = time.monotonic()
+        stop.set()
+        thread.join(60)
+        took = time.monotonic() - began
+    assert not failed, failed
+    assert took < SECONDS
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
+    return Mirrored(database, tmp_path / "lake", spark)
+
+
+def waits_for_a_lock(database: Database) -> bool:
+    return bool(database.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"))
+
+
+def test_while_a_locked_table_is_waited_for_at_the_start(mirrored: Mirrored) -> None:
+    locker = mirrored.database.connect(autocommit=False)
+    locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+    with run_to_be_stopped(mirrored):
+        wait_until(lambda: waits_for_a_lock(mirrored.database), 30, "the run waits for the lock")
+    locker.rollback()
+
+
+def test_while_a_new_slot_waits_for_a_transaction(mirrored: Mirrored) -> None:
+    writer = mirrored.database.connect(autocommit=False)
+    writer.execute("INSERT INTO t VALUES (2, 'open')")
+    creating = (
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT%' AND wait_event_type = 'Lock'"
+    )
+    with run_to_be_stopped(mirrored):
+        wait_until(lambda: mirrored.database.value(creating), 60, "the slot is waited for")
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert mirrored.database.rows(slots) == []
+    writer.commit()
+    mirrored.catches_up("t")
+
+
+def test_while_a_copy_waits_for_its_table_and_while_it_reads(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    mirrored.catches_up("t")
+    database.execute(
+        "CREATE TABLE large (id int PRIMARY KEY, v text);"
+        "INSERT INTO large SELECT i, repeat(md5(i::text), 4) FROM generate_series(1, 200000) i"
+    )
+    readers = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+        " AND query LIKE '%ctid AS pos%' AND pid <> pg_backend_pid() LIMIT 1"
+    )
+    held: list[int] = []
+    with run_to_be_stopped(mirrored):
+
+        def held_up() -> bool:
+            # A server process that is stopped sends nothing more: the copy is in the middle of its rows.
+            for (pid,) in database.rows(readers):
+                os.kill(pid, signal.SIGSTOP)
+                held.append(pid)
+            return bool(held)
+
+        wait_until(held_up, 60, "a range is being read")
+    for pid in held:
+        os.kill(pid, signal.SIGCONT)
+    locker = database.connect(autocommit=False)
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'large'::regclass"
+    with run_to_be_stopped(mirrored):
+        wait_until(lambda: mirrored.group().state == "RUNNING", 60, "it runs")
+        mirrored.is_streaming("large")
+        locker.execute("LOCK TABLE large IN ACCESS EXCLUSIVE MODE")
+        mirrored.resync("large")
+        wait_until(lambda: database.value(waiting), 60, "the copy waits for the lock")
+    locker.rollback()
+    mirrored.catches_up("t", "large")
+
+
+# ---- the real command, with a JVM of its own
+
+
+def stops(running: Running) -> None:
+    began = time.monotonic()
+    running.signal(signal.SIGTERM)
+    finished = running.wait(60)
+    took = time.monotonic() - began
+    assert finished.code == 0, finished.err
+    assert took < SECONDS, finished.err
+    assert lines_of_error(finished.err) == []
+
+
+def streams(project: Project, running: Running) -> None:
+    def all_stream() -> bool:
+        assert running.running, running.err
+        tables = project.watch()["tables"]
+        return bool(tables) and all(table["state"] == "STREAMING" for table in tables)
+
+    wait_until(all_stream, 90, lambda: f"{project.watch()}\n{running.err}")
+
+
+def test_while_spark_starts_and_while_a_commit_waits_for_the_catalog(project: Project, database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
+    project.configure(database.dsn, '[spark]\nmaster = "local[1]"\n')
+    running = project.start("run")
+    wait_until(lambda: any(each.is_java for each in descendants(running.process.pid)), 60, "the JVM is starting")
+    stops(running)
+
+    running = project.start("run")
+    streams(project, running)
+    with sqlite3.connect(project.lake / "catalog.db") as catalog:
+        catalog.execute("BEGIN IMMEDIATE")
+        database.execute("UPDATE t SET v = 'waits'")
+        waiting = project.lake / "public" / "t" / "metadata"
+        before = len(list(waiting.iterdir()))
+        # New metadata is written before the catalog is told of it.
+        wait_until(lambda: len(list(waiting.iterdir())) > before, 60, "a commit is under way")
+        stops(running)
+        catalog.rollback()
+    assert project.run("run", "--once").code == 0
+
+
+def test_while_the_state_store_does_not_answer(project: Project, database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
+    port = database.server.port
+    with Proxy("127.0.0.1", port) as proxy:
+        state = database.dsn.replace(f":{port}/", f":{proxy.port}/")
+        project.configure(database.dsn, f'[spark]\nmaster = "local[1]"\n[state]\ndsn = "{state}"\n')
+        running = project.start("run")
+        streams(project, running)
+        proxy.go_deaf()
+        database.execute("UPDATE t SET v = 'y'")
+        stops(running)
