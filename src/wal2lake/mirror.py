@@ -108,7 +108,7 @@ class Mirror:
             # What is committed while nothing can be captured has come to no table yet, and may be of any.
             still = record.still_since if record is not None and running and place.lag_bytes else None
             rows = [_table_status(r, logged if running else None, still, now) for r in mine]
-            behind = max((row.lag_seconds for row in rows), default=0.0)
+            behind = max((row.lag_seconds for row in rows if row.lag_seconds is not None), default=0.0)
             if record is not None and not running and place.lag_bytes and record.updated_at is not None:
                 behind = max(behind, (now - record.updated_at).total_seconds())
             tables += rows
@@ -344,6 +344,7 @@ def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:
 
 def _table_status(record: TableRecord, logged: Lsn | None, still: datetime | None, now: datetime) -> TableStatus:
     follows = record.state in (TableState.STREAMING, TableState.CATCHUP)
+    unknown = record.state in (TableState.PENDING, TableState.SNAPSHOT, TableState.ERRORED)
     since = min((moment for moment in (record.behind_since, still if follows else None) if moment), default=now)
     caught_up = record.state is TableState.STREAMING and record.behind_since is None
     applied = record.applied_lsn
@@ -357,7 +358,7 @@ def _table_status(record: TableRecord, logged: Lsn | None, still: datetime | Non
         applied_lsn=applied,
         rows=record.rows,
         changes_applied=record.changes_applied,
-        lag_seconds=max(0.0, (now - since).total_seconds()),
+        lag_seconds=None if unknown and record.behind_since is None else max(0.0, (now - since).total_seconds()),
         last_commit_at=record.last_commit_at,
         error=record.error,
         remedy=record.remedy,

@@ -143,7 +143,9 @@ def _watch(mirror: Mirror, seconds: float) -> float:
     """How far behind the tables left in peace are, at most, over some time."""
     worst, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:
-        behind = {table.name: table.lag_seconds for table in mirror.tables() if table.name.split(".")[1] in QUIET}
+        behind = {
+            table.name: table.lag_seconds or 0.0 for table in mirror.tables() if table.name.split(".")[1] in QUIET
+        }
         assert len(behind) == len(QUIET), behind
         worst = max(worst, *behind.values())
     return worst

@@ -57,7 +57,7 @@ class Lags:
         seen, until = [], time.monotonic() + seconds
         while time.monotonic() < until:
             tables = {table.name.removeprefix("public."): table for table in self._mirror.tables()}
-            seen.append(max(tables[name].lag_seconds for name in WELL))
+            seen.append(max(tables[name].lag_seconds or 0.0 for name in WELL))
             self._look_at_slot()
             # Looks one after the other would take a core from those that are looked at.
             time.sleep(LOOK_SECONDS)

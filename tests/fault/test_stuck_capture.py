@@ -30,7 +30,8 @@ def test_the_lag_grows_and_the_error_stays_until_the_log_can_be_written(
 
         def behind() -> float:
             group, table = mirrored.group(), mirrored.table("t")
-            assert table is not None and group.error and group.remedy and group.state == "RUNNING"
+            assert table is not None and group.error and group.remedy and group.state == "ERRORED"
+            assert table.lag_seconds is not None
             assert table.lag_seconds >= lags[-1] and group.lag_seconds >= lags[-1], "it is not less behind"
             lags.append(table.lag_seconds)
             return table.lag_seconds

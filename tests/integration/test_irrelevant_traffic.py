@@ -52,7 +52,8 @@ def test_a_dense_flow_of_transactions_without_a_row_of_ours_is_acknowledged_each
         "CREATE PUBLICATION somebodys FOR TABLE t, foreigners"
     )
     # What has rows of ours waits for the interval; what has none does not.
-    group = CapturedGroup(database, tmp_path, publication="somebodys", tables=["public.t"], flush_interval=3600)
+    rarely = {"flush_interval": 3600, "flush_bytes": 2**30}
+    group = CapturedGroup(database, tmp_path, publication="somebodys", tables=["public.t"], **rarely)
     with connect(group.config.source) as conn:
         group.log.create(server_facts(conn), "wal2lake_g_test")
     with slot.create(group.config.source, "wal2lake_g_test", "g") as held:

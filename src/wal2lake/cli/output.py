@@ -244,7 +244,9 @@ def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _seconds(value: float) -> str:
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
 
 

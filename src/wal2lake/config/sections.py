@@ -50,7 +50,7 @@ def _directory(value: str) -> str:
     if scheme.lower() != "file" or url.netloc not in ("", "localhost"):
         raise refuse(
             f"{scheme}:// is not supported, this version writes to directories only",
-            "a directory, as in: path = './lake' (also one on a mounted network file system)",
+            "a directory, as in: path = './lake' (on a network file system only with a [lake.catalog])",
         )
     return unquote(url.path)
 

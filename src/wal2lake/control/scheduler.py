@@ -250,6 +250,7 @@ class GroupScheduler:
             raise ends
         self._chores.finish()
         self._upstream.look(ending=self._until is not None)
+        self._note_state()
         self._take_in()
         self._wishes.relook()
         self._finish_jobs()
@@ -262,6 +263,16 @@ class GroupScheduler:
         self._tables.rest()
         self._retire()
         self._books.save(self._upstream.told)
+
+    def _note_state(self) -> None:
+        """A group runs while it captures and the lake can be worked on; otherwise it says what is the matter."""
+        trouble = self._upstream.trouble
+        if trouble is None and not self._lake.ready:
+            trouble = advise(SparkLost(cause="it is being started again"))
+        if trouble is None:
+            self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
+        else:
+            self._books.note(state=GroupState.ERRORED, error=trouble.message, remedy=trouble.remedy)
 
     def _start_work(self) -> None:
         """Begin what the lake is to do; while Spark is started again, all of it waits."""

@@ -133,10 +133,7 @@ class Upstream:
         self._books.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
         self._note_standing(error is not None or report.budget.paused)
         if error is None:
-            if self.lost is None:
-                self._books.note(state=GroupState.RUNNING, error=None, remedy=None)
             return
-        self._books.note(error=str(error), remedy=error.remedy)
         if isinstance(error, GAPS):
             self.lose(error)
         elif (report.fatal and ending) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
@@ -153,6 +150,13 @@ class Upstream:
         self.lost = advise(error)
         self._damaged |= isinstance(error, ChangeLogDamaged)
         self._books.note(state=GroupState.ERRORED, error=str(error), remedy=error.remedy)
+
+    @property
+    def trouble(self) -> Advice | None:
+        """Why nothing can be captured, as far as it was looked at; None when all is well."""
+        if self.lost is not None:
+            return self.lost
+        return advise(self._heard.error) if self._heard.error is not None else None
 
     def _note_standing(self, stands_still: bool) -> None:
         if not stands_still:

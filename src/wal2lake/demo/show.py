@@ -106,11 +106,14 @@ def _view(tables: Sequence[TableStatus], title: str) -> Table:
     for table in tables:
         state = Text(table.state, style={"STREAMING": "green", "ERRORED": "red"}.get(table.state, "yellow"))
         rows = "-" if table.rows is None else f"{table.rows:,}"
-        view.add_row(table.name, state, rows, f"{table.changes_applied:,}", f"{table.lag_seconds:.1f}")
+        behind = "-" if table.lag_seconds is None else f"{table.lag_seconds:.1f}"
+        view.add_row(table.name, state, rows, f"{table.changes_applied:,}", behind)
     return view
 
 
 def _line(table: TableStatus) -> str:
     rows = "no rows yet" if table.rows is None else f"{table.rows} rows"
-    line = f"{table.name} {table.state}, {rows}, {table.changes_applied} changes, {table.lag_seconds:.1f} s behind"
+    line = f"{table.name} {table.state}, {rows}, {table.changes_applied} changes"
+    if table.lag_seconds is not None:
+        line += f", {table.lag_seconds:.1f} s behind"
     return f"{line} ({table.error})" if table.error else line

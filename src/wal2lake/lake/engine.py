@@ -34,6 +34,7 @@ from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from .carriable import require_carriable
 from .failure import copy_failure, lake_failure
+from .filesystem import network_file_system
 from .iceberg import IcebergTables
 from .maintenance import Maintenance
 from .model import Applied, Batch, Into
@@ -98,6 +99,7 @@ class Lake:
                 self._keeper.start()
 
     def _open(self) -> None:
+        self._require_local_catalog()
         self._require_writable()
         self._driver.start(self._tables.settings())
         with self._work("opening the catalog", "the lake") as session:
@@ -415,6 +417,17 @@ class Lake:
             )
             return self.failure
         return failure if isinstance(failure, SparkLost) else SparkLost(cause="it ended while there was work under way")
+
+    def _require_local_catalog(self) -> None:
+        """Refuse a catalog in a SQLite file that others could write to from elsewhere: its locks would not hold."""
+        kind = network_file_system(self._path) if self._tables.in_sqlite else None
+        if kind is not None:
+            raise LakeUnwritable(
+                path=str(self._path), cause=f"its catalog would be a SQLite file on a network file system ({kind})",
+                remedy="keep the catalog in a database, as in: [lake.catalog] type = 'jdbc', uri ="
+                " 'jdbc:postgresql://host/database', 'jdbc.user' = 'user', 'jdbc.password' = '…', warehouse ="
+                f" '{self._path}'; or choose a [lake] path on a local disk",
+            )  # fmt: skip
 
     def _require_writable(self) -> None:
         try:

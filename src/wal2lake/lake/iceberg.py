@@ -72,6 +72,11 @@ class IcebergTables:
         settings = {_PREFIX: implementation, f"{_PREFIX}.cache-enabled": "false"}
         return settings | {f"{_PREFIX}.{name}": value for name, value in catalog.items()}
 
+    @property
+    def in_sqlite(self) -> bool:
+        """Whether the catalog is our own file beside the tables."""
+        return not self._lake.catalog
+
     def commit_settings(self, record: Record) -> dict[str, str]:
         return {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
 

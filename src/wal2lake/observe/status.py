@@ -39,7 +39,8 @@ class TableStatus:
     applied_lsn: Lsn | None
     rows: int | None
     changes_applied: int
-    lag_seconds: float
+    lag_seconds: float | None
+    """None where it is unknown: the table has no copy yet, or has failed"""
     last_commit_at: datetime | None
     error: str | None = None
     remedy: str | None = None
