@@ -1,0 +1,73 @@
+"""What fails ends the piece of work that met it, and nothing else: the group goes on, or is begun again by itself."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mirroring import Mirrored
+
+from servers import Database
+from waiting import wait_until
+from wal2lake.changelog.witness import Witness
+from wal2lake.control.scheduler import GroupScheduler
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
+    return Mirrored(database, tmp_path / "lake", spark)
+
+
+def test_a_source_that_turns_read_only_and_a_full_disk_end_nothing(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = mirrored.database
+    own = "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    with mirrored.running():
+        mirrored.is_streaming("t")
+        database.execute(f'ALTER DATABASE "{database.name}" SET default_transaction_read_only = on')
+        database.rows(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity {own}")
+        database.execute("SET default_transaction_read_only = off; INSERT INTO t VALUES (2, 'y')")
+        wait_until(lambda: "read-only" in caplog.text, 60, "the state store can't be written")
+        database.execute(f'ALTER DATABASE "{database.name}" RESET default_transaction_read_only')
+        database.rows(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity {own}")
+        mirrored.follows("t")
+
+        with monkeypatch.context() as full:
+
+            def no_room(self: Witness, lsn: object) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device", str(mirrored.changelog / "stored.json"))
+
+            full.setattr(Witness, "has_stored", no_room)
+            database.execute("INSERT INTO t VALUES (3, 'z')")
+            wait_until(lambda: "No space left" in caplog.text, 60, "what was told to the store can't be noted")
+        mirrored.follows("t")
+
+
+def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("wal2lake.control.groups.backoff", lambda _: 0.1)
+    retire = GroupScheduler._retire
+    failures: list[str] = []
+
+    def once(self: Any) -> None:
+        if failures:
+            failures.clear()
+            raise RuntimeError("a row value that nobody is to see")
+        retire(self)
+
+    monkeypatch.setattr(GroupScheduler, "_retire", once)
+    with mirrored.running():
+        mirrored.is_streaming("t")
+        failures.append("now")
+        wait_until(lambda: "it is started again" in caplog.text, 60, "the group fails")
+        mirrored.database.execute("INSERT INTO t VALUES (2, 'y')")
+        mirrored.follows("t")
+    assert "unexpected RuntimeError" in caplog.text and "nobody is to see" not in caplog.text
