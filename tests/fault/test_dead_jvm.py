@@ -68,11 +68,14 @@ def test_jvm_killed_while_idle_and_in_a_copy_is_started_again_and_capture_goes_o
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'x' FROM generate_series(1, 1000) i"
     )
-    project.configure(database.dsn, ONE_CORE)
+    conf = 'conf = { "spark.hadoop.fs.s3a.secret.key" = "hush", "spark.driver.memory" = "700m" }\n'
+    project.configure(database.dsn, ONE_CORE + conf)
     running = project.start("run")
     streams(project, running, "t")
 
-    kill_jvm(running)
+    jvm = kill_jvm(running)
+    assert "hush" not in jvm.command, "everybody on the machine can read the command line"
+    assert "-Xmx700m" in jvm.command
     database.execute("UPDATE t SET v = 'while there was no JVM' WHERE id <= 10")
     position = Lsn.parse(database.value("SELECT pg_current_wal_insert_lsn()::text"))
 
