@@ -249,7 +249,11 @@ class Mirror:
         from .control.turns import Workforce
         from .lake import Lake
 
-        lake = Lake(self._config, self._spark)
+        # A run that is to end when all is applied may find that it is: then no JVM is worth its start.
+        on_demand = once and all(
+            ChangeLog(self._config.changelog_path, group.name).started for group in self._config.groups
+        )
+        lake = Lake(self._config, self._spark, on_demand)
         spark = self._config.spark
         workforce = Workforce.of(workers(spark.master, spark.apply_workers), spark.copy_workers)
         with self._store() as store:
@@ -262,7 +266,7 @@ class Mirror:
             ended = threading.Event()
             try:
                 # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
-                threading.Thread(target=_quietly_start, args=[lake], name="spark-start", daemon=True).start()
+                threading.Thread(target=_quietly_begin, args=[lake], name="spark-start", daemon=True).start()
                 threading.Thread(target=_hasten, args=[stop, ended, lake, store], name="stop", daemon=True).start()
                 return Groups(self._config, store, scheduler, options.groups).run(stop, once)
             finally:
@@ -301,9 +305,9 @@ class Mirror:
             source.close()
 
 
-def _quietly_start(lake: Lake) -> None:
+def _quietly_begin(lake: Lake) -> None:
     try:
-        lake.start()
+        lake.begin()
     except Exception as error:
         log.debug("Spark did not start: %s", error)
 

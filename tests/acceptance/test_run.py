@@ -78,10 +78,18 @@ def test_run_once_copies_then_follows_and_teardown_leaves_only_the_lake(project:
     assert tables["public.items"]["rows"] == shop.value("SELECT count(*) FROM items")
     assert tables["public.items"]["changes_applied"] > 0
 
+    # Nothing to apply: what the lake's own files say is enough, and a machine without Java would do.
+    without = {"JAVA_HOME": str(project.directory / "no java here")}
+    idle = project.run("run", "--once", env=without)
+    assert idle.code == 0, idle.all
+    shop.execute("UPDATE items SET name = 'once more' WHERE id = 1")
+    busy = project.run("run", "--once", env=without)
+    assert busy.code == 1 and "Java is not installed" in busy.err, busy.all
+
     gone = project.run("teardown", "--yes")
     assert gone.code == 0, gone.all
     assert _leftovers(shop) == []
-    assert_equal_tables(shop, project.lake, ["items", "counts"])
+    assert_equal_tables(shop, project.lake, ["counts"])
     assert shop.server.password not in first.all + second.all + gone.all
 
 

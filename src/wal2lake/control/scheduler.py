@@ -171,7 +171,7 @@ class GroupScheduler:
                 self._tables.note_partitions(wanted.schemas)
             self._upstream.start()
             self._take_in(begin=True)
-            self._lake.start()
+            self._lake.begin()
             self._wishes.adopt(wanted)
         except BaseException:
             if opened is not None:
@@ -267,7 +267,7 @@ class GroupScheduler:
     def _note_state(self) -> None:
         """A group runs while it captures and the lake can be worked on; otherwise it says what is the matter."""
         trouble = self._upstream.trouble
-        if trouble is None and not self._lake.ready:
+        if trouble is None and self._lake.starts and not self._lake.ready:
             trouble = advise(SparkLost(cause="it is being started again"))
         if trouble is None:
             self._books.note(state=GroupState.RUNNING, error=None, remedy=None)

@@ -32,6 +32,7 @@ from ..errors import (
 from ..evolution import facts_differ
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
+from . import plain
 from .carriable import require_carriable
 from .failure import copy_failure, lake_failure
 from .filesystem import network_file_system
@@ -62,13 +63,16 @@ _SMALL = 500_000
 class Lake:
     """All lake tables of one configuration. Methods may be called from several threads, one per table at a time."""
 
-    def __init__(self, config: Config, spark: SparkSession | None = None) -> None:
+    def __init__(self, config: Config, spark: SparkSession | None = None, on_demand: bool = False) -> None:
+        """`on_demand`: there may be nothing to do, so Spark is started when it is needed."""
+        self._on_demand = on_demand and spark is None
         self._path = Path(config.lake.path).absolute()
         self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
         self._unfinished = Unfinished(self._path, self._tables)
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
         self._cancelled = 0
+        self._opening = False
         self._starting = threading.Lock()
         self._started = False
         self._stopped = threading.Event()
@@ -81,7 +85,16 @@ class Lake:
     @property
     def ready(self) -> bool:
         """Whether Spark is there to work with; it is not while it is being started again."""
-        return self._started
+        return self._started or self._waits_for_demand
+
+    @property
+    def _waits_for_demand(self) -> bool:
+        return self._on_demand and not self._started and self.starts == 0
+
+    def begin(self) -> None:
+        """Start Spark, unless that is left to whoever needs it first."""
+        if not self._waits_for_demand:
+            self.start()
 
     def start(self) -> None:
         """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError.
@@ -102,8 +115,12 @@ class Lake:
         self._require_local_catalog()
         self._require_writable()
         self._driver.start(self._tables.settings())
-        with self._work("opening the catalog", "the lake") as session:
-            self._tables.find(session, TableId("wal2lake", "wal2lake"))
+        self._opening = True
+        try:
+            with self._work("opening the catalog", "the lake") as session:
+                self._tables.find(session, TableId("wal2lake", "wal2lake"))
+        finally:
+            self._opening = False
         self.starts += 1
         self._started = True
 
@@ -166,6 +183,12 @@ class Lake:
 
         What a copy or a drop of it left behind when it was cut off is cleared up.
         """
+        if self._waits_for_demand and not self._unfinished.noted(source_id) and self._tables.in_sqlite:
+            try:
+                found = plain.find(self._path, table)
+                return None if found is None else _applied(_require_own(found, table, source_id), table)
+            except plain.NotPlain:
+                log.debug("%s: only Iceberg itself can read it", table)
         with self._work("reading", table) as session:
             self._unfinished.clear(session, source_id)
             found = self._own(session, table, source_id)
@@ -391,6 +414,8 @@ class Lake:
         self, operation: str, table: TableId | str, settings: dict[str, str] | None = None, copy: bool = False
     ) -> Iterator[SparkSession]:
         """A session for one piece of work; what fails in it comes out as an error of ours."""
+        if self._waits_for_demand and not self._opening:
+            self.start()
         try:
             with self._driver.session(f"{operation} {table}", settings) as session:
                 yield session
@@ -439,9 +464,7 @@ class Lake:
 
     def _own(self, session: SparkSession, table: TableId, source_id: str, formerly: str | None = None) -> Found | None:
         found = self._tables.find(session, table)
-        if found is not None and found.source not in (source_id, formerly or source_id):
-            raise _foreign(table)
-        return found
+        return None if found is None else _require_own(found, table, source_id, formerly)
 
     def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
         found = self._own(session, table, source_id)
@@ -536,6 +559,12 @@ def _applied(found: Found, table: TableId) -> Applied:
     # A rename that was cut off has left another name in the table's own description.
     schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
     return Applied(record.lsn, record.manifest, record.changes, found.rows, schema, found.upkeep)
+
+
+def _require_own(found: Found, table: TableId, source_id: str, formerly: str | None = None) -> Found:
+    if found.source not in (source_id, formerly or source_id):
+        raise _foreign(table)
+    return found
 
 
 def _foreign(table: TableId) -> ForeignTable:

@@ -10,7 +10,7 @@ import json
 import secrets
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -101,12 +101,12 @@ class IcebergTables:
         if self.catalog_decides:
             catalog = self._catalog(session)
             ids = [each for space in catalog.listNamespaces() for each in catalog.listTables(space)]
-            found = {each: _plain(str(catalog.loadTable(each).location())) for each in ids}
+            found = {each: local(str(catalog.loadTable(each).location())) for each in ids}
             return frozenset(_table_id(each) for each, place in found.items() if place == location)
         # Asked of the catalog's own file: one table that can't be read must not hinder another.
         with closing(sqlite3.connect(f"{(self._path / CATALOG_FILE).as_uri()}?mode=ro", uri=True, timeout=60)) as db:
             rows = db.execute("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables").fetchall()
-        return frozenset(TableId(space, name) for space, name, file in rows if _plain(file).startswith(location + "/"))
+        return frozenset(TableId(space, name) for space, name, file in rows if local(file).startswith(location + "/"))
 
     def find(self, session: SparkSession, table: TableId) -> Found | None:
         loaded = self.load(session, table)
@@ -120,7 +120,7 @@ class IcebergTables:
             source=properties.get(_SOURCE),
             schema=_schema(schema) if schema else None,
             record=_record(summary) or self._older_record(session, loaded, current),
-            rows=int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0)),
+            rows=_rows(summary),
             location=str(loaded.location()),
             upkeep=_facts(loaded, current, summary),
         )
@@ -214,7 +214,7 @@ class IcebergTables:
         for part, column in (("all_manifests", "path"), ("all_files", "file_path")):
             listed = session.table(f"{sql_name(table)}.{part}").select(column).distinct()
             found |= {str(row[0]) for row in listed.collect()}
-        return frozenset(_plain(file) for file in found)
+        return frozenset(local(file) for file in found)
 
     def _summary(self, session: SparkSession, snapshot: Any) -> Mapping[str, str]:
         return {} if snapshot is None else self._java(session).summary(snapshot)
@@ -318,6 +318,30 @@ def _record(summary: Mapping[str, str]) -> Record | None:
     return None if lsn is None else Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]))
 
 
+def described(
+    properties: Mapping[str, str],
+    location: str,
+    summaries: Sequence[Mapping[str, str]],
+    times: tuple[int, int, int] | None,
+) -> Found:
+    """What a table's metadata comes to. `summaries` are those of the current snapshot and of the ones before it;
+    `times` the number of snapshots, and when the oldest and the current one were made.
+    """
+    schema, summary = properties.get(_SCHEMA), summaries[0] if summaries else {}
+    return Found(
+        source=properties.get(_SOURCE),
+        schema=_schema(schema) if schema else None,
+        record=next((record for each in summaries if (record := _record(each)) is not None), None),
+        rows=_rows(summary),
+        location=location,
+        upkeep=Facts() if times is None else facts_of(summary, *times),
+    )
+
+
+def _rows(summary: Mapping[str, str]) -> int:
+    return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
+
+
 def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
     if current is None:
         return Facts()
@@ -330,5 +354,6 @@ def _table_id(identifier: Any) -> TableId:
     return TableId(str(identifier.namespace()), str(identifier.name()))
 
 
-def _plain(file: str) -> str:
+def local(file: str) -> str:
+    """The path of a local file that Iceberg names, as a URI or as it is."""
     return "/" + file.removeprefix("file:").lstrip("/") if file.startswith(("file:", "/")) else file

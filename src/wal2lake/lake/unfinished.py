@@ -45,6 +45,10 @@ class Unfinished:
     def done(self, source_id: str) -> None:
         self._notes.remove(source_id)
 
+    def noted(self, source_id: str) -> bool:
+        """Whether there may be something to clear up."""
+        return self._notes.find(source_id) is not None
+
     def clear(self, session: SparkSession, source_id: str) -> None:
         """Finish what a note of this source table speaks of, if there is one."""
         note = self._notes.find(source_id)
