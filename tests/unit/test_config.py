@@ -106,9 +106,9 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[lake]\nformat = 'parquet'", "lake.format: bad value 'parquet'", "one of: 'iceberg'"),
         ("[lake]\nformat = 'delta'", "lake.format: 'delta' is not in this version yet", "leave it out"),
         ("[lake]\npath = 's3://b/x'", "lake.path: s3:// is not supported, this version writes to directories only",
-         "a directory, as in: path = './lake' (also one on a mounted network file system)"),
+         "a directory, as in: path = './lake' (on a network file system only with a [lake.catalog])"),
         ("[lake]\npath = 'file://host/x'", "lake.path: file:// is not supported, this version writes to directories "
-         "only", "a directory, as in: path = './lake' (also one on a mounted network file system)"),
+         "only", "a directory, as in: path = './lake' (on a network file system only with a [lake.catalog])"),
         ("[lake]\npath = ''", "lake.path: is empty", "a directory, as in: path = './lake'"),
         ("[lake]\npath = 3", "lake.path: bad value 3", "a string, in quotes"),
         ("[lake]\npaht = 'x'", "lake.paht: unknown key",
