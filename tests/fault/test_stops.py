@@ -106,7 +106,10 @@ def test_while_a_copy_waits_for_its_table_and_while_it_reads(mirrored: Mirrored)
                 held.append(pid)
             return bool(held)
 
-        wait_until(held_up, 60, "a range is being read")
+        # It is read within a moment, so it is looked for all the time.
+        until = time.monotonic() + 60
+        while not held_up():
+            assert time.monotonic() < until, "a range is being read"
     for pid in held:
         os.kill(pid, signal.SIGCONT)
     locker = database.connect(autocommit=False)

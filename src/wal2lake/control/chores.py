@@ -34,8 +34,11 @@ class Chores:
         future.add_done_callback(lambda _: self._done())
         return True
 
-    def finish(self) -> None:
-        """Do what follows from work that has ended; work that failed is told of, and asked for again some time."""
+    def finish(self, ending: bool = False) -> None:
+        """Do what follows from work that has ended; work that failed is told of, and asked for again some time.
+
+        `ending`: what fails now was cut off, and nobody need be told.
+        """
         if not self._under_way:
             return
         for what in [what for what, (future, _) in self._under_way.items() if future.done()]:
@@ -44,7 +47,10 @@ class Chores:
                 then(future.result())
             except Exception as error:
                 # Whatever it is, it ends this piece of work and nothing else.
-                log.warning("%s did not succeed: %s", what, advise(error).message)
+                log.log(
+                    logging.DEBUG if ending else logging.WARNING,
+                    "%s did not succeed: %s", what, advise(error).message,
+                )  # fmt: skip
                 log.debug("the cause", exc_info=error)
 
     def close(self) -> None:

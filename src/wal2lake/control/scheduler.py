@@ -200,7 +200,8 @@ class GroupScheduler:
         capture = threading.Thread(target=self._upstream.stop, name=f"end-capture-{self.group.name}")
         capture.start()
         steps = (
-            self._source.interrupt, self._end_work, self._chores.close, self._chores.finish, self._finish_jobs,
+            self._source.interrupt, self._end_work, self._chores.close, partial(self._chores.finish, ending=True),
+            self._finish_jobs,
             capture.join, self._note_end, self._lease.release, self._source.close,
         )  # fmt: skip
         for step in steps:
