@@ -66,6 +66,8 @@ def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(
     monkeypatch.setattr(GroupScheduler, "_retire", once)
     with mirrored.running():
         mirrored.is_streaming("t")
+        mirrored.database.execute("INSERT INTO t VALUES (0, 'captured')")
+        mirrored.follows("t")
         failures.append("now")
         wait_until(lambda: "it is started again" in caplog.text, 60, "the group fails")
         mirrored.database.execute("INSERT INTO t VALUES (2, 'y')")
