@@ -25,7 +25,7 @@ TABLES = ("counters", "journal")
 
 def _make(database: Database) -> None:
     database.execute(
-        "CREATE TABLE counters (id int PRIMARY KEY, n int); CREATE TABLE journal (n int);"
+        "CREATE TABLE counters (id int PRIMARY KEY, n int); CREATE TABLE journal (n int); ALTER TABLE journal REPLICA IDENTITY FULL;"
         "INSERT INTO counters SELECT i, 0 FROM generate_series(1, 10) i"
     )
 
