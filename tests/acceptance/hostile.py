@@ -170,9 +170,9 @@ class Hostile:
             passed("copied")
             for _ in range(rounds):
                 self._change(0.6)
-            passed("changed while running")
-            verdicts = self._settle()
-            passed("followed")
+                passed("changed while running")
+                verdicts = self._settle()
+                passed("followed")
         self._heal(verdicts)
         self._change(1)
         passed("changed while down")

@@ -30,6 +30,16 @@ SHIFTS = (
 
 DEFERRABLE = (
     Shape(
+        "deferrable_primary_key_full",
+        (_full("k int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text"), "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5) i"),
+        SHIFTS,
+    ),
+    Shape(
+        "deferrable_unique_full",
+        (_full("k int NOT NULL UNIQUE DEFERRABLE, v text"), "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 5) i"),
+        SHIFTS,
+    ),
+    Shape(
         "deferrable_primary_key_and_identity_by_index",
         (
             "CREATE TABLE t (k int PRIMARY KEY DEFERRABLE, o int NOT NULL UNIQUE, v text);"
@@ -271,6 +281,22 @@ CHANGED = (
         (Step("ALTER TABLE t DROP CONSTRAINT u"), Step("ALTER TABLE t REPLICA IDENTITY DEFAULT", ("UPDATE t SET o = {k}", *_BOTH))),
         refusal="would refuse UPDATE and DELETE",
         loses_identity=True,
+    ),
+    Shape(
+        "duplicates_deleted_then_primary_key",
+        (_full("k int NOT NULL, v text"), "INSERT INTO t SELECT i / 3, 'same' FROM generate_series(0, 11) i"),
+        KEYLESS,
+        (
+            Step("DELETE FROM t a USING t b WHERE a.ctid < b.ctid AND a.k = b.k; ALTER TABLE t ADD CONSTRAINT p PRIMARY KEY (k)", KEYED),
+            Step("ALTER TABLE t DROP CONSTRAINT p; INSERT INTO t SELECT * FROM t; DELETE FROM t WHERE ctid = (SELECT min(ctid) FROM t)", KEYLESS),
+            Step("DELETE FROM t a USING t b WHERE a.ctid < b.ctid AND a.k = b.k; UPDATE t SET v = 'z' WHERE k = 2; ALTER TABLE t ADD CONSTRAINT p PRIMARY KEY (k)", KEYED),
+        ),
+    ),
+    Shape(
+        "primary_key_dropped_full",
+        (_full("k int CONSTRAINT p PRIMARY KEY, v text"),),
+        KEYED,
+        (Step("ALTER TABLE t DROP CONSTRAINT p", KEYLESS), Step("ALTER TABLE t ALTER k DROP NOT NULL; INSERT INTO t VALUES (NULL, 'x'), (NULL, 'x')")),
     ),
     Shape(
         "primary_key_dropped_default",

@@ -68,6 +68,24 @@ LEAVES = (
             _FILL,
         ),
     ),
+    _shape(
+        "leaf_keys_without_the_partition_column",
+        make=(
+            _BARE_ROOT + _RANGES
+            + "ALTER TABLE t_0 ADD PRIMARY KEY (k); ALTER TABLE t_4 ADD PRIMARY KEY (k); ALTER TABLE t_8 ADD PRIMARY KEY (k)",
+            "INSERT INTO t SELECT i, p, 'v' FROM generate_series(1, 3) i, unnest(ARRAY[1, 5, 9]) p",
+        ),
+        refusal="partition",
+    ),
+    _shape(
+        "leaf_keys_without_the_partition_column_full",
+        make=(
+            _BARE_ROOT + _RANGES
+            + "ALTER TABLE t_0 ADD PRIMARY KEY (k); ALTER TABLE t_4 ADD PRIMARY KEY (k); ALTER TABLE t_8 ADD PRIMARY KEY (k);"
+            + _FULL_LEAVES,
+            "INSERT INTO t SELECT i, p, 'v' FROM generate_series(1, 3) i, unnest(ARRAY[1, 5, 9]) p",
+        ),
+    ),
     _shape("leaf_keys_with_the_partition_column", make=(
         _BARE_ROOT + _RANGES
         + "ALTER TABLE t_0 ADD PRIMARY KEY (k, p); ALTER TABLE t_4 ADD PRIMARY KEY (p, k); ALTER TABLE t_8 ADD PRIMARY KEY (k, p)",
@@ -91,6 +109,13 @@ LEAVES = (
         make=(_BARE_ROOT + _RANGES + _FULL_LEAVES, _FILL),
         mix=(*BARE, "INSERT INTO t SELECT * FROM t LIMIT 3", "DELETE FROM t_4 WHERE ctid = (SELECT min(ctid) FROM t_4)",
              "UPDATE t_0 SET v = {v} WHERE ctid = (SELECT max(ctid) FROM t_0)"),
+    ),
+    _shape(
+        "invalid_key_of_the_root",
+        make=(_BARE_ROOT + _RANGES + "ALTER TABLE t ALTER k SET NOT NULL, ALTER p SET NOT NULL;"
+              "ALTER TABLE ONLY t ADD CONSTRAINT whole PRIMARY KEY (k, p);" + _FULL_LEAVES,
+              "INSERT INTO t SELECT 1, 1, 'same' FROM generate_series(1, 4)"),
+        mix=(*BARE, "DELETE FROM t_0 WHERE ctid = (SELECT min(ctid) FROM t_0)"),
     ),
     _shape(
         "hash", "ALTER TABLE t DETACH PARTITION h_1; UPDATE h_1 SET v = 'apart'; ALTER TABLE t ATTACH PARTITION h_1 FOR VALUES WITH (MODULUS 3, REMAINDER 1)",

@@ -55,6 +55,18 @@ NAMES = (
         (*KEYED, 'UPDATE t SET "V" = {v}'),
         refusal="case",
     ),
+    Shape(
+        "columns_named_like_metadata",
+        ("CREATE TABLE t (k int PRIMARY KEY, v text, _file int, _pos int, _partition int, _deleted int, _spec_id int, _row_id int)",),
+        (*KEYED, "UPDATE t SET _file = {k}, _row_id = {k}", "UPDATE t SET _pos = {k}, _deleted = {k} WHERE k = {k}"),
+        refusal="reserve",
+    ),
+    keyed(
+        "column_renamed_to_a_reserved_name",
+        "CREATE TABLE t (k int PRIMARY KEY, v text, w int)",
+        steps=(Step("ALTER TABLE t RENAME w TO _pos"), Step("UPDATE t SET v = 'reserved'")),
+        refusal="reserve",
+    ),
     _many_columns(300),
     Shape("no_columns", ("CREATE TABLE t (); INSERT INTO t DEFAULT VALUES",), ("INSERT INTO t DEFAULT VALUES",), refusal="column"),
     Shape(
@@ -165,6 +177,26 @@ LIVES = (
     keyed(
         "rewritten", "CREATE TABLE t (k int PRIMARY KEY, v text)",
         steps=(Step("CLUSTER t USING t_pkey"), Step("VACUUM FULL t"), Step("ALTER TABLE t ALTER k TYPE bigint; UPDATE t SET v = 'w'"), Step("ALTER TABLE t ADD COLUMN r float8 DEFAULT random()")),
+    ),
+    keyed(
+        "made_again_in_one_transaction", "CREATE TABLE t (k int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'old' FROM generate_series(10, 20) i",
+        steps=(
+            Step("DROP TABLE t; CREATE TABLE t (k int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'new')"),
+            Step("BEGIN; INSERT INTO t VALUES (2, 'x') ON CONFLICT DO NOTHING; DROP TABLE t; CREATE TABLE t (v text, n int, k int PRIMARY KEY); INSERT INTO t VALUES ('newer', 1, 1); COMMIT"),
+        ),
+    ),
+    keyed(
+        "renamed_and_replaced", "CREATE TABLE t (k int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'old' FROM generate_series(10, 20) i",
+        steps=(
+            Step("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (k int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'new'); DROP TABLE t_old"),
+        ),
+    ),
+    keyed(
+        "names_exchanged", "CREATE TABLE t (k int PRIMARY KEY, v text); CREATE TABLE u (k int PRIMARY KEY, v text); INSERT INTO u VALUES (100, 'u')",
+        steps=(
+            Step("ALTER TABLE t RENAME TO x; ALTER TABLE u RENAME TO t; ALTER TABLE x RENAME TO u"),
+            Step("INSERT INTO t VALUES (101, 'in t'); INSERT INTO u VALUES (102, 'in u')"),
+        ),
     ),
     keyed("typed_table", "CREATE TYPE row_type AS (k int, v text, a int[]); CREATE TABLE t OF row_type (PRIMARY KEY (k))"),
     keyed("unlogged_then_logged", "CREATE UNLOGGED TABLE t (k int PRIMARY KEY, v text)", steps=(Step("ALTER TABLE t SET LOGGED"),)),
