@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import random
 import re
-import shlex
 import time
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from mirroring import Mirrored
@@ -23,7 +23,7 @@ from psycopg import sql
 from pyiceberg.exceptions import NoSuchTableError
 from shapes import Shape
 
-from command import run_wal2lake
+from remedies import steps
 from servers import Database
 from waiting import wait_until
 from wal2lake.demo.compare import compare_tables
@@ -142,7 +142,7 @@ class Hostile:
     def __init__(
         self, database: Database, directory: Path, spark: SparkSession, shapes: Iterable[Shape], seed: int
     ) -> None:
-        self._database, self._directory = database, directory
+        self._database = database
         self.shapes = {one.name: one for one in shapes if database.value(f"SELECT {one.needs}")}
         connection = database.connect()
         self.writers = [
@@ -206,46 +206,20 @@ class Hostile:
     def _follow_remedy(self, table: TableStatus) -> None:
         remedy = str(table.remedy)
         self.healed.append(f"{table.name}: {table.error} Try: {remedy}")
-        statements = re.findall(r"\b(?:ALTER|DROP|CREATE) [^;]+;", remedy)
-        settings = re.findall(r"\[tables\.'(.+?)'\] (\w+) = (\{.*?\}|\S+) in the configuration", remedy)
-        commands = re.findall(r"wal2lake (tables \w+ (?:'[^']*'|[^\s;,]+))", remedy)
-        if not (statements or settings or commands):
+        for name, key, value in re.findall(r"\[tables\.'(.+?)'\] (\w+) = (\{.*?\}) in the configuration", remedy):
+            self._settings[name][key] = tomllib.loads(f"{key} = {value}")[key]
+            self.mirrored.configure(tables=dict(self._settings))
+        if steps(remedy):
+            self.mirrored.heed(remedy)
+        else:
             self._leave_out(remedy)
-        for statement in statements:
-            self._database.execute(statement)
-        for name, key, value in settings:
-            self._set(name, key, value)
-        for command in commands:
-            ended = run_wal2lake(shlex.split(command), None, self._project())
-            assert ended.code == 0, f"{self.healed[-1]}\n{ended.all}"
 
     def _leave_out(self, remedy: str) -> None:
         """Where nothing else helps, the remedy is to mirror the table no more."""
-        (names,) = re.findall(r"exclude = (\[.+?\]) in", remedy) or self._unhelpful()
-        self._group["exclude"] += json.loads(names)
+        named = re.findall(r"exclude = (\[.+?\]) in", remedy)
+        assert named, f"nothing that could be done: {self.healed[-1]}"
+        self._group["exclude"] += json.loads(named[0])
         self.mirrored.configure(groups=[self._group])
-
-    def _unhelpful(self) -> NoReturn:
-        raise AssertionError(f"nothing that could be run: {self.healed[-1]}")
-
-    def _set(self, table: str, key: str, value: str) -> None:
-        import tomllib
-
-        self._settings[table][key] = tomllib.loads(f"{key} = {value}")[key]
-        self.mirrored.configure(tables=dict(self._settings))
-
-    def _project(self) -> Path:
-        """A directory with the configuration file of this mirror."""
-        lines = ["[source]", f"dsn = {json.dumps(self._database.dsn)}"]
-        lines += ["[lake]", f"path = {json.dumps(str(self.mirrored.lake))}"]
-        lines += ["[[groups]]", *(f"{key} = {json.dumps(value)}" for key, value in self._group.items())]
-        for table, settings in self._settings.items():
-            lines.append(f"[tables.{json.dumps(table)}]")
-            for key, value in settings.items():
-                inline = ", ".join(f"{json.dumps(name)} = {json.dumps(one)}" for name, one in value.items())
-                lines.append(f"{key} = {{ {inline} }}")
-        (self._directory / "wal2lake.toml").write_text("\n".join(lines) + "\n", "utf-8")
-        return self._directory
 
     # ---- what is judged
 

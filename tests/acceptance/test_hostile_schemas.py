@@ -20,6 +20,7 @@ from shapes_of_partitions import PARTITIONS
 from shapes_of_tables import TABLES
 
 from proof_size import proof_size
+from remedies import heals
 from servers import Database, fresh_database
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.lake import Lake
@@ -44,6 +45,7 @@ def test_there_are_at_least_forty_shapes_and_each_has_a_name_of_its_own() -> Non
     assert sum(shape.quick for shape in SHAPES) >= 40
 
 
+@heals("then: wal2lake tables resync …; or …")
 @pytest.mark.timeout(600)
 def test_awkward_shapes_are_exact_or_refused_with_a_remedy_that_works(
     database: Database, tmp_path: Path, spark: SparkSession

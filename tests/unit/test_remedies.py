@@ -17,7 +17,6 @@ ONLY_SHOWS = (
 NOT_YET = (
     "OperationRefused", "its lake table has lost its position", "was set back to an earlier version",
     "lacks rows that the changes refer to", "PartitionForeign",
-    "… then: wal2lake tables resync …; or …",
 )  # fmt: skip
 """words of remedies that no test carries out yet; only to be made shorter"""
 
