@@ -57,6 +57,9 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     """
     _require_same_selection(lake, source)
     pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
+    if again := {column.name for column in added} & {column.name for column in dropped}:
+        # Messages carry no numbers: rows written before and after such a change look alike.
+        raise Incompatible(f"column {min(again)} was dropped and added again")
     columns = [_carried(before, after) for before, after in pairs]
     # Rows that were written anew may have got a value in each new column that has no constant default.
     unknown = _rewritten(lake.heaps, source.heaps)

@@ -175,6 +175,11 @@ LIVES = (
         refusal="can't be told how",
     ),
     keyed(
+        "column_dropped_and_added_again",
+        "CREATE TABLE t (k int PRIMARY KEY, v text)",
+        steps=(Step("ALTER TABLE t DROP COLUMN v, ADD COLUMN v text"), Step("ALTER TABLE t DROP COLUMN v, ADD COLUMN v text")),
+    ),
+    keyed(
         "rewritten", "CREATE TABLE t (k int PRIMARY KEY, v text)",
         steps=(Step("CLUSTER t USING t_pkey"), Step("VACUUM FULL t"), Step("ALTER TABLE t ALTER k TYPE bigint; UPDATE t SET v = 'w'"), Step("ALTER TABLE t ADD COLUMN r float8 DEFAULT random()")),
     ),

@@ -66,6 +66,12 @@ def test_a_column_that_is_kept_makes_room_for_one_of_its_name() -> None:
     assert [(c.name, c.attnum) for c in again.columns] == [("id", 1), ("n", 3), ("n_dropped_2", 2)]
 
 
+def test_a_column_in_the_place_of_one_of_its_name_needs_a_copy() -> None:
+    """Rows that were written with the old one and are read late look like rows with the new one."""
+    with pytest.raises(Incompatible, match="column n was dropped and added again"):
+        follow(LAKE, table(ID, column("n", 3)))
+
+
 def test_a_rename_is_told_from_a_drop_and_an_add_by_the_number() -> None:
     found = changes(LAKE, follow(LAKE, table(ID, column("m", 2))))
     assert [(old.name, new.name) for old, new in found.renamed] == [("n", "m")]
