@@ -335,4 +335,7 @@ KEYS = long_form_only(
     "unique_nulls_not_distinct", "no_key_many_types", "every_column_is_key", "float4_key", "decimal_key",
     "citext_domain_key", "bpchar_key", "text_key", "timestamp_key", "date_key", "timetz_key", "jsonb_key", "range_key",
     "inet_key", "boolean_key", "composite_type_key", "wide_key", "generated_columns", "key_column_widened",
+    "deferrable_primary_key_and_identity_by_index", "no_key_wide", "only_nulls", "identity_by_index", "bytea_key",
+    "uuid_key", "domain_key", "wide_values_full_identity", "virtual_column", "identity_index_dropped",
+    "nullable_unique", "key_column_dropped_and_added",
 )  # fmt: skip

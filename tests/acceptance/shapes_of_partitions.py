@@ -248,4 +248,6 @@ PARTITIONS = long_form_only(
     (*LEAVES, *MEMBERSHIP),
     "leaf_keys_with_the_partition_column", "one_leaf_by_another_index", "new_empty_partition", "attached_without_rows",
     "detached_concurrently", "leaf_renamed", "leaf_rewritten", "row_moved_in_chains", "dropped",
+    "new_partition_filled_at_once", "attached_in_a_later_transaction", "range_of_two_columns_and_an_expression",
+    "attached_elsewhere", "root_truncated", "one_leaf_full",
 )  # fmt: skip

@@ -223,4 +223,6 @@ TABLES = long_form_only(
     (*NAMES, *REDIRECTED, *LIVES),
     'Schema "of" awkward.names', "columns_300", "columns_all_dropped", "trigger_that_writes_the_same_table", "cascades",
     "merge_statement", "typed_table", "unlogged_then_logged", "large_transactions", "rewritten",
+    "columns_that_differ_in_case", "column_renamed_to_a_reserved_name", "rule_instead", "savepoints",
+    "names_exchanged",
 )  # fmt: skip
