@@ -12,7 +12,7 @@
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── LakeNameTaken
     │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
-    │   ├── PartitionForeign     ├── RowsNotKept    └── KeyMisleading
+    │   ├── PartitionForeign     ├── RowsNotKept    ├── KeyMisleading  └── LakeRolledBack
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
@@ -273,6 +273,12 @@ class TableRecreated(TableError):
     """{table}: it was dropped and created again at the source; lake table {lake_table} has the rows of the old one"""
 
     remedy_text = "replace them by the new table's rows with: wal2lake tables resync '{table}'"
+
+
+class LakeRolledBack(TableError):
+    """{table}: its lake table went back from {known} to {lsn}: it was rolled back, or an older version was restored"""
+
+    remedy_text = "re-copy it with: wal2lake tables resync '{table}'"
 
 
 class LakeError(Wal2LakeError):

@@ -11,6 +11,7 @@ import signal
 
 SEGMENT_WRITTEN = "segment-written"
 MANIFEST_PUBLISHED = "manifest-published"
+LAKE_STAGED = "lake-staged"
 LAKE_COMMITTED = "lake-committed"
 COPY_WRITTEN = "copy-written"
 LAKE_EVOLVED = "lake-evolved"

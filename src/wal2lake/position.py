@@ -7,6 +7,7 @@ record is such a position, and so is a slot's consistent point; the next commit 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Self
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
@@ -36,3 +37,20 @@ class Lsn(int):
 
 
 ZERO = Lsn(0)
+
+
+@dataclass(frozen=True, order=True)
+class LakeVersion:
+    """Which of our commits a lake table's rows are of; a later commit compares greater.
+
+    Positions can't tell this: a re-copy or a rewrite may stand at the position of the rows before it.
+    """
+
+    epoch: int = 0
+    """fencing number of the run that made the commit"""
+    commit: int = 0
+    """each commit that changes rows or the position has the next number"""
+
+
+NO_VERSION = LakeVersion()
+"""older than any commit of ours"""

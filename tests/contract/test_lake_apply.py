@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -397,11 +398,24 @@ def test_table_that_was_dropped_or_set_back_by_somebody_is_noticed(table: MakeTa
         first = session.sql(f"SELECT snapshot_id FROM lake.public.{t.name}.snapshots ORDER BY committed_at").first()
         assert first is not None
         session.sql(f"CALL lake.system.rollback_to_snapshot('public.{t.name}', {first[0]})")
-    with pytest.raises(TableError, match="set back"):
+    with pytest.raises(TableError, match="went back"):
         t.lake.apply(t.applied, set_back, source_id(t.applied.schema))
     t.lake.drop(t.applied.schema.id)
     with pytest.raises(TableError, match="gone"):
         t.lake.apply(t.applied, set_back, source_id(t.applied.schema))
+
+
+def test_a_restated_table_has_the_position_and_the_schema_version_that_it_is_given(table: MakeTable) -> None:
+    """As when another group goes on with it, whose change log has numbers of its own."""
+    t = table()
+    source = source_id(t.applied.schema)
+    given = replace(t.applied.schema, version=7)
+    first = t.lake.restate(replace(t.applied, lsn=Lsn(t.applied.lsn + 1), manifest=3, schema=given), source)
+    assert (first.lsn, first.manifest, first.schema.version) == (t.applied.lsn + 1, 3, 7)
+    again = t.lake.restate(replace(first, manifest=1, schema=replace(given, version=0)), source)
+    now = t.lake.applied(given.id, source)
+    assert now is not None and now == again and (now.manifest, now.schema.version) == (1, 0)
+    t.history.assert_in(t.path)
 
 
 def test_position_is_found_behind_commits_of_others(table: MakeTable) -> None:

@@ -33,11 +33,11 @@ def test_what_was_committed_while_all_workers_were_busy_is_in_the_batch_that_wai
     go_on = threading.Event()
     apply = Lake.apply
 
-    def held(self: Lake, applied: Applied, batch: Batch, source_id: str) -> Applied:
+    def held(self: Lake, applied: Applied, batch: Batch, source_id: str, epoch: int) -> Applied:
         moments.append(monotonic())
         begun.append((applied.schema.id.name, batch.changes))
         assert go_on.wait(PATIENCE)
-        return apply(self, applied, batch, source_id)
+        return apply(self, applied, batch, source_id, epoch)
 
     monkeypatch.setattr(Lake, "apply", held)
     with mirrored.running():

@@ -56,11 +56,12 @@ def test_killed_after_the_copy_was_written(project: Project, mirrored: Mirrored)
 
 
 @pytest.mark.slow
-def test_killed_after_a_lake_commit(project: Project, mirrored: Mirrored) -> None:
+@pytest.mark.parametrize("point", [faults.LAKE_STAGED, faults.LAKE_COMMITTED])
+def test_killed_around_a_lake_commit(point: str, project: Project, mirrored: Mirrored) -> None:
     project.configure(mirrored.database.dsn)
     mirrored.catches_up(*TABLES)
     _change(mirrored.database)
-    killed = project.run("run", "--once", env={VARIABLE: faults.LAKE_COMMITTED})
+    killed = project.run("run", "--once", env={VARIABLE: point})
     assert killed.code == -signal.SIGKILL, killed.all
     mirrored.catches_up(*TABLES)
     _assert_applied_once(mirrored, 1)

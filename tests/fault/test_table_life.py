@@ -151,6 +151,22 @@ def test_a_table_added_without_a_copy_begins_empty_at_the_current_position(mirro
     mirrored.catches_up("a", "b", "c")
 
 
+def test_a_table_that_began_without_a_copy_gets_its_rows_when_a_move_needs_one(mirrored: Mirrored) -> None:
+    mirrored.catches_up("a", "b")
+    mirror = _mirror(mirrored)
+    mirror.add(["public.c"], copy=False)
+    assert mirrored.once().ok
+    mirrored.database.execute("INSERT INTO c VALUES (1000, 'later')")
+    assert mirrored.once().ok
+    mirrored.database.execute("INSERT INTO c VALUES (1001, 'missed')")
+    mirrored.resync("c")
+    mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+    mirror.move(["public.c"], "second")
+    with mirrored.running():
+        wait_until(lambda: _group_of(mirrored, "c") == "second", PATIENCE, lambda: mirrored.table("c"))
+        mirrored.follows("a", "b", "c")
+
+
 def test_a_renamed_table_goes_on_into_the_same_lake_table(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_rename": "keep"}])
     mirrored.catches_up("a", "b")
@@ -216,10 +232,10 @@ def test_a_look_while_a_table_is_taken_over_asks_for_no_fresh_copy(
     under_way = threading.Event()
     restate, look, end = Lake.restate, Catalogue.look, StateStore.end_take_over
 
-    def held(self: Lake, applied: Applied, source_id: str) -> Applied:
+    def held(self: Lake, applied: Applied, source_id: str, epoch: int) -> Applied:
         under_way.set()
         assert looked.wait(PATIENCE)
-        return restate(self, applied, source_id)
+        return restate(self, applied, source_id, epoch)
 
     def seen(self: Catalogue, strict: bool = False) -> Wanted:
         meanwhile = under_way.is_set() and not looked.is_set()

@@ -12,7 +12,7 @@ from lake_history import copied
 from servers import Database
 from wal2lake.lake import Lake, plain
 from wal2lake.lake.table import Record
-from wal2lake.position import Lsn
+from wal2lake.position import LakeVersion, Lsn
 from wal2lake.schema import TableId
 
 NAME = TableId("public", "t")
@@ -41,7 +41,7 @@ def test_the_files_alone_say_what_iceberg_says_after_each_commit(
     same()
     found = plain.find(path, NAME)
     assert found is not None and found.rows == 49
-    assert found.record == Record(Lsn(applied.lsn + 100), 7, 0)
+    assert found.record == Record(Lsn(applied.lsn + 100), 7, 0, LakeVersion(0, applied.version.commit + 1))
     assert plain.find(path, TableId("public", "none")) is None
 
 

@@ -17,7 +17,7 @@ from wal2lake.control.store import GroupLease, GroupRecord, GroupWish, HistoryEn
 from wal2lake.control.store.history import KEPT
 from wal2lake.control.store.layout import LATEST
 from wal2lake.errors import GroupHeld
-from wal2lake.position import Lsn
+from wal2lake.position import NO_VERSION, Lsn
 from wal2lake.schema import TableId
 
 TABLE = TableRecord(
@@ -138,7 +138,7 @@ def test_a_hand_over_is_one_step(store: StateStore) -> None:
     store.wish(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
     store.note_handover(TABLE.oid, Lsn(5))
     store.note_handover(TABLE.oid, Lsn(9))
-    store.note_handed(TABLE.oid, "default", Lsn(8))
+    store.note_handed(TABLE.oid, "default", Lsn(8), NO_VERSION)
     (wish,) = store.table_wishes().values()
     assert (wish.handover_lsn, wish.handed_lsn) == (Lsn(5), Lsn(8))
     assert store.tables() == []
@@ -229,6 +229,34 @@ def test_a_group_has_one_holder_who_is_named_to_the_other(database: Database) ->
     holder.release()
     other.take()
     other.release()
+
+
+def test_each_holder_has_a_higher_epoch_than_those_before(database: Database, store: StateStore) -> None:
+    first, second = GroupLease(database.dsn, "default"), GroupLease(database.dsn, "default")
+    first.take()
+    assert 0 < first.epoch == first.raise_epoch() < first.raise_epoch(above=first.epoch)
+    far = first.epoch + 10**12
+    assert first.raise_epoch(above=far) > far
+    database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'wal2lake on%'")
+    second.take()
+    assert second.epoch > first.epoch
+    with pytest.raises(GroupHeld):
+        first.raise_epoch(above=second.epoch)
+    first.release()
+    second.release()
+
+
+def test_a_lease_that_is_not_confirmed_is_not_recent(
+    database: Database, store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = GroupLease(database.dsn, "default")
+    recent = [lease.recent]
+    lease.take()
+    recent.append(lease.recent)
+    monkeypatch.setattr("wal2lake.control.store.lease.LEASE_SECONDS", 0.0)
+    recent.append(lease.recent)
+    assert recent == [False, True, False]
+    lease.release()
 
 
 def test_a_request_wakes_the_holder(database: Database, store: StateStore) -> None:

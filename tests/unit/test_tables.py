@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from wal2lake.control.tables import TableRun
 from wal2lake.errors import Advice, Kind
 from wal2lake.lake.model import Applied
 from wal2lake.pgtypes import LakeType
-from wal2lake.position import Lsn
+from wal2lake.position import LakeVersion, Lsn
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 
 COLUMN = Column("id", 23, -1, "integer", LakeType.parse("int"))
@@ -71,9 +72,40 @@ def test_a_table_holds_the_manifests_that_it_still_needs() -> None:
     table.fail(TRANSIENT)
     assert table.done_with(9) == 3
     table.resync = True
+    table.done_with(9)
+    store(table)
     assert table.done_with(9) == 9
     table.begin_copy(6)
     assert table.done_with(9) == 6
+
+
+def store(table: TableRun) -> None:
+    """The state store is told of a table."""
+    table.saved(table.record, table.applied.manifest if table.applied is not None else 0)
+
+
+def test_a_table_lets_manifests_go_only_when_the_state_store_knows_the_version_that_has_them() -> None:
+    table = copied()
+    store(table)
+    for number in (4, 5):
+        table.arrive(manifest(number))
+    table.finish(replace(applied(5), version=LakeVersion(1, 2)), [])
+    assert table.done_with(9) == 0
+    assert not table.at_rest
+    store(table)
+    assert table.done_with(9) == 9
+
+
+def test_a_table_gives_its_changes_up_only_when_the_state_store_knows_that_it_needs_a_copy() -> None:
+    table = copied()
+    table.finish(replace(applied(3), version=LakeVersion(1, 2)), [])
+    store(table)
+    table.arrive(manifest(4))
+    table.detached = True
+    assert table.done_with(9) == 3
+    assert table.record.version > LakeVersion(1, 2), "no version that the lake has will do"
+    store(table)
+    assert table.done_with(9) == 9
 
 
 def test_a_table_that_the_lake_did_not_answer_for_holds_everything() -> None:
@@ -81,6 +113,8 @@ def test_a_table_that_the_lake_did_not_answer_for_holds_everything() -> None:
     table.fail(TRANSIENT)
     assert table.done_with(9) == 0
     table.detached = True
+    table.done_with(9)
+    store(table)
     assert table.done_with(9) == 9
 
 
@@ -89,6 +123,7 @@ def test_a_failed_copy_is_what_is_tried_again() -> None:
     table.begin_copy(1)
     table.fail(TRANSIENT)
     assert (table.state, table.copy_failed, table.applied) == (TableState.ERRORED, True, None)
+    store(table)
     assert table.done_with(9) == 9
 
 

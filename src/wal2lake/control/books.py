@@ -49,14 +49,16 @@ class Books:
             return
         self._note_logged(logged)
         tables, group = self._take()
-        if not self._chores.begin("writing the state store", partial(self._write, tables, group), self._written):
-            self._written((tables, group))
+        write, then = partial(self._write, tables, group), partial(self._written, tables)
+        if not self._chores.begin("writing the state store", write, then):
+            self._written(tables, (tables, group))
         else:
             self._saved = monotonic()
 
     def save_now(self, logged: Lsn) -> None:
         self._note_logged(logged)
-        self._written(self._write(*self._take()))
+        tables, group = self._take()
+        self._written(tables, self._write(tables, group))
 
     def _note_logged(self, logged: Lsn) -> None:
         if logged:
@@ -94,7 +96,9 @@ class Books:
         self._store.save_group(group)
         witness.has_stored(logged)
 
-    def _written(self, left: tuple[Sequence[Unsaved], GroupRecord | None]) -> None:
+    def _written(self, taken: Sequence[Unsaved], left: tuple[Sequence[Unsaved], GroupRecord | None]) -> None:
         tables, group = left
+        if not tables:
+            self._tables.saved(taken)
         self._tables.not_saved(tables)
         self._dirty |= group is not None

@@ -203,6 +203,9 @@ class Commands:
                 # A lake table that is named like its source table is free to follow its name.
                 "target": record.lake_table if record.lake_table != record.id else None,
             }  # fmt: skip
+            if record.last_commit_at is not None:
+                # It began without its rows; a copy that the move needs is not to leave changes out.
+                changes["copy"] = True
             self._store.wish(record.oid, record.id, changes)
             self._note_of(record, f"tables move --group {group}")
         return _names(records)

@@ -49,10 +49,11 @@ class Copies:
     def __init__(
         self, turns: Turns, source: Source, lake: Lake, progress: Progress, may_copy: Callable[[TableSchema], object],
         copied: Callable[[TableRun], object], done: Callable[[], object], patience: Patience, places: Places,
-        keeps: Callable[[TableSchema], bool],
+        keeps: Callable[[TableSchema], bool], epoch: Callable[[], int],
     ) -> None:  # fmt: skip
         """`keeps`: whether rows of partitions that went stay in the lake."""
         self._may_copy, self._patience, self._places, self._keeps = may_copy, patience, places, keeps
+        self._epoch = epoch
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._turns = turns
         self._rounds: list[CopyRound] = []
@@ -112,6 +113,7 @@ class Copies:
                     table.held or 0,
                     lambda rows: self._progress.copy_advanced(table.name, rows),
                     self._into(table),
+                    self._epoch(),
                 )
             except BaseException as error:
                 self._progress.copy_failed(table.name)
@@ -128,7 +130,7 @@ class Copies:
         formerly = self._places.take(table)
         # Only what a table begins with may be left out: a resync is asked for because of the rows.
         filled = table.wish is None or table.wish.copy or table.record.last_commit_at is not None
-        return Into(table.target, formerly, filled, self._keeps(table.schema))
+        return Into(table.target, formerly, filled, self._keeps(table.schema), table.record.version.commit)
 
 
 def rounds(tables: Sequence[TableRun]) -> list[list[TableRun]]:

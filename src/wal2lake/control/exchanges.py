@@ -36,7 +36,9 @@ class Exchanges:
     def __init__(
         self, source: Source, lake: Lake, view: LogView, patience: Patience, may_copy: Callable[[TableSchema], object],
         logged: Callable[[], Lsn], manifests: Callable[[int], Iterable[Manifest]], wake: Callable[[], object],
+        epoch: Callable[[], int],
     ) -> None:  # fmt: skip
+        self._epoch = epoch
         self._source, self._lake, self._view, self._patience = source, lake, view, patience
         self._may_copy, self._logged, self._manifests, self._wake = may_copy, logged, manifests, wake
         self._awaited: dict[int, Lsn] = {}
@@ -62,7 +64,7 @@ class Exchanges:
                     until = Until(snapshot.lsn, _judged(applied.schema, described, keep).left_out)
                     # From here on the lake table lacks changes of these partitions, which a crash must not hide.
                     unknown = doubted(applied.schema, described, until.left_out)
-                    at = self._lake.evolve(applied, unknown, self._source.table_id(oid))
+                    at = self._lake.evolve(applied, unknown, self._source.table_id(oid), self._epoch())
                     at = self._with_columns(self._caught_up(at, until, policy), described, policy)
                     # The changes may have told of more partitions, and columns may have got other names.
                     what = _judged(at.schema, described, keep)
@@ -72,7 +74,9 @@ class Exchanges:
                 log.info("%s: copying %d partitions at %s", at.schema.id, len(what.copied), snapshot.lsn)
                 kept = tuple(dict.fromkeys((*at.schema.archived, *what.archived)))
                 target = replace(with_heaps(at.schema, described), archived=kept)
-                return self._lake.exchange(at, source, snapshot, what, target, self._source.table_id(oid))
+                return self._lake.exchange(
+                    at, source, snapshot, what, target, self._source.table_id(oid), self._epoch()
+                )
         finally:
             self._awaited.pop(oid, None)
             opened.close()
@@ -97,7 +101,7 @@ class Exchanges:
                 for path, segment in planned.batch.segments:
                     verify(path, segment.sha256)
                 try:
-                    applied = self._lake.apply(applied, planned.batch, self._source.table_id(oid))
+                    applied = self._lake.apply(applied, planned.batch, self._source.table_id(oid), self._epoch())
                 except LakeInconsistent as error:
                     cause = "changes refer to rows of a partition that has come and gone"
                     raise CopyNeeded(table=str(applied.schema.id), cause=cause) from error
@@ -115,7 +119,7 @@ class Exchanges:
         require_fillable(applied.schema, target)
         if target == applied.schema:
             return applied
-        return self._lake.evolve(applied, target, self._source.table_id(applied.schema.oid))
+        return self._lake.evolve(applied, target, self._source.table_id(applied.schema.oid), self._epoch())
 
 
 def _judged(lake: TableSchema, described: TableSchema, keep: bool) -> Exchange:

@@ -12,7 +12,7 @@ before the next begins, so that either group may stop and go on at any moment, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from ..changelog import ChangeLog
 from ..errors import Wal2LakeError
 from ..lake import Lake
 from ..lake.model import Applied
-from ..position import ZERO, Lsn
+from ..position import NO_VERSION, ZERO, Lsn
 from ..source.database import Source
 from .backlog import Backlog
 from .catalogue import Wanted
@@ -50,8 +50,9 @@ class Moves:
 
     def __init__(
         self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
-        tables: Roster,
+        tables: Roster, raise_epoch: Callable[[int], int],
     ) -> None:  # fmt: skip
+        self._raise_epoch = raise_epoch
         self._group, self._source, self._store, self._lake = group, source, store, lake
         self._log, self._backlog, self._tables = changelog, backlog, tables
         self._moments: dict[int, str] = {}
@@ -93,11 +94,14 @@ class Moves:
             return Taken(table, False)
         found = self._lake.applied(table.target, source_id) if position else None
         applied: Applied | None = None
-        if found is not None and position is not None and found.lsn <= position:
-            # Numbers of manifests are each group's own.
-            at = replace(found, lsn=position, manifest=manifest)
+        least = table.wish.handed_version if table.wish is not None else NO_VERSION
+        if found is not None and position is not None and found.lsn <= position and found.version >= least:
+            # Numbers of manifests and of schemas are each group's own; schema 0 is older than all that this group has.
+            schema = replace(found.schema, version=0)
+            at = replace(found, lsn=position, manifest=manifest, schema=schema)
             if self._log.stretch.continues(at.manifest, at.lsn):
-                applied = self._lake.restate(at, source_id)
+                # The group that had it may have begun later than this one.
+                applied = self._lake.restate(at, source_id, self._raise_epoch(found.version.epoch))
         # Nothing is applied before this is written: whoever takes over again finds the table as it is now.
         return Taken(table, self._store.end_take_over(oid, self._group, applied is not None), applied, claimed)
 
@@ -137,7 +141,7 @@ class Moves:
         wish = table.wish
         assert wish is not None and wish.handed_lsn is not None
         try:
-            self._store.note_handed(table.schema.oid, self._group, wish.handed_lsn)
+            self._store.note_handed(table.schema.oid, self._group, wish.handed_lsn, table.record.version)
             log.info("%s leaves group %s at %s", table.name, self._group, wish.handed_lsn)
         except Wal2LakeError as error:
             # Whether it is noted is unknown; what the store says next decides.

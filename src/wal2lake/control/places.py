@@ -97,9 +97,10 @@ class Places:
 
     def drop(self, oid: int, name: TableId) -> None:
         """Drop the lake table of a removed table. One of that name that is another live table's stays."""
-        holder = self._lake.holder(name)
-        if holder is not None and (holder == self._source.table_id(oid) or self._is_gone(holder)):
-            self._lake.drop(name, holder)
+        holder, own = self._lake.holder(name), self._source.table_id(oid)
+        if holder is None or holder == own or self._is_gone(holder):
+            # Without a table, files that an interrupted drop has left are removed.
+            self._lake.drop(name, holder or own)
 
     def _is_gone(self, source_id: str) -> bool:
         """Whether an id is that of a table of this database which no longer exists."""

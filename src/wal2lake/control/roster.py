@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from time import monotonic
 
 from ..changelog import ChangeLog
 from ..changelog.manifest import Manifest
-from ..errors import ForeignTable, SlotLost, TableError, TableRecreated, Wal2LakeError, advise
+from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableError, TableRecreated, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied
 from ..position import Lsn
@@ -44,13 +44,16 @@ class Unsaved:
     record: TableRecord
     transitions: list[Transition]
     history: list[HistoryEntry]
+    upto: int = 0
+    """the last manifest that the table had"""
 
 
 class Roster:
     def __init__(
         self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
-        places: Places, who: str,
+        places: Places, who: str, raise_epoch: Callable[[int], int],
     ) -> None:  # fmt: skip
+        self._raise_epoch = raise_epoch
         self.group, self._source, self._store, self._lake = group, source, store, lake
         self._log, self._backlog, self._places, self._who = changelog, backlog, places, who
         self._tables: dict[int, TableRun] = {}
@@ -289,17 +292,22 @@ class Roster:
     def _settle(self, table: TableRun, answer: Applied | Wal2LakeError | None) -> None:
         if isinstance(answer, Applied) and not self._log.stretch.continues(answer.manifest, answer.lsn):
             answer = SlotLost(slot=self._log.origin.slot, lsn=answer.lsn, cause="was made anew")
+        if isinstance(answer, Applied) and answer.version < table.record.version:
+            known = table.record.applied_lsn or "a later version"
+            answer = LakeRolledBack(table=table.name, lsn=answer.lsn, known=known)
         match answer:
             case None:
                 table.become(TableState.PENDING, applied_lsn=None)
                 table.resync = True
             case Applied():
+                self._raise_epoch(answer.version.epoch - 1)
                 table.become(TableState.CATCHUP, target=answer.schema.id)
                 table.rename_failed = False
                 self.aim(table)
                 table.advance(answer, self._backlog.after(table.schema.oid, answer.manifest))
             case error:
-                table.detached = isinstance(error, SlotLost | ForeignTable | TableRecreated)
+                # While somebody else's table is in its place its own may come back, and needs its changes then.
+                table.detached = isinstance(error, SlotLost | TableRecreated | LakeRolledBack)
                 table.fail(advise(error.about(table.name) if isinstance(error, TableError) else error))
 
     def _forget(self, oids: Collection[int]) -> None:
@@ -347,6 +355,10 @@ class Roster:
         self._unsaved = {}
         return [self._noted(table) for table in tables.values()]
 
+    def saved(self, written: Sequence[Unsaved]) -> None:
+        for each in written:
+            each.table.saved(each.record, each.upto)
+
     def not_saved(self, unsaved: Sequence[Unsaved]) -> None:
         for each in unsaved:
             each.table.dirty = True
@@ -362,7 +374,8 @@ class Roster:
             )
             for each in transitions
         ]  # fmt: skip
-        return Unsaved(table, table.record, transitions, history)
+        upto = table.applied.manifest if table.applied is not None else 0
+        return Unsaved(table, table.record, transitions, history, upto)
 
 
 def _resumed(wish: TableWish | None) -> datetime | None:

@@ -93,8 +93,9 @@ class GroupScheduler:
         naming = Naming.of(config, group)
         self._places = Places(self._source, lake, naming)
         self._tables = Roster(
-            group.name, self._source, store, lake, self._log, self._backlog, self._places, f"run ({self._lease.holder})"
-        )
+            group.name, self._source, store, lake, self._log, self._backlog, self._places,
+            f"run ({self._lease.holder})", self._lease.raise_epoch,
+        )  # fmt: skip
         self._renaming = Renaming(self._places, self._tables)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._stop: Stop = self._stopping
@@ -103,11 +104,11 @@ class GroupScheduler:
         self._copies = Copies(
             workforce.copies, self._source, lake, progress, self._may_copy, self._copied, self._wake.set,
             Patience(self._stopping.is_set), self._places,
-            lambda schema: self._evolving.policy(schema).keep_partitions,
+            lambda schema: self._evolving.policy(schema).keep_partitions, lambda: self._lease.epoch,
         )  # fmt: skip
         self._exchanges = Exchanges(
             self._source, lake, self._view, Patience(self._stopping.is_set), self._may_copy,
-            lambda: self._upstream.logged, self._backlog.waiting, self._wake.set,
+            lambda: self._upstream.logged, self._backlog.waiting, self._wake.set, lambda: self._lease.epoch,
         )  # fmt: skip
         self._chores = Chores(group.name, self._wake.set)
         self._tending = Tending(lake)
@@ -118,7 +119,9 @@ class GroupScheduler:
         self._upstream = Upstream(
             config, group, self._source, self._log, self._backlog, self._books, self._wake.set, self._patience
         )
-        moves = Moves(group.name, self._source, store, lake, self._log, self._backlog, self._tables)
+        moves = Moves(
+            group.name, self._source, store, lake, self._log, self._backlog, self._tables, self._lease.raise_epoch
+        )
         catalogue = Catalogue(group.name, self._source, store, naming, self._log)
         self._wishes = Fulfilment(catalogue, self._tables, moves, self._evolving, self._chores, self._drop_lake)
         self._until: Lsn | None = None
@@ -153,6 +156,7 @@ class GroupScheduler:
     def _begin(self, once: bool) -> None:
         self._lease.take()
         self._store.create()
+        self._lease.raise_epoch()
         self._books.note(slot=self._source.slot_name, holder=self._lease.holder, error=None, remedy=None)
         self._books.save_now(ZERO)
         # Before anything of the group's name is changed in the source.
@@ -280,6 +284,9 @@ class GroupScheduler:
         if self._upstream.lost is None:
             self._tables.retry_interrupted()
             self._tables.retry()
+        if not self._lease.recent:
+            # Somebody else may be writing these tables by now.
+            return
         self._copy_pending()
         for table in self._tables.awake:
             self._consider(table)
@@ -475,7 +482,7 @@ class GroupScheduler:
         try:
             for path, segment in batch.segments:
                 verify(path, segment.sha256)
-            return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid))
+            return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid), self._lease.epoch)
         except ChangeLogDamaged as error:
             raise damaged_for(name, error) from None
         except LakeInconsistent as error:
@@ -521,8 +528,10 @@ class GroupScheduler:
                 self._start_exchange(table)
             elif table.applied is not None:
                 self._tables.wake(table)
-                source_id = self._source.table_id(table.schema.oid)
-                self._applies.start(table, partial(self._lake.evolve, table.applied, target, source_id))
+                self._applies.start(table, partial(self._evolve, table.applied, target))
+
+    def _evolve(self, applied: Applied, schema: TableSchema) -> Applied:
+        return self._lake.evolve(applied, schema, self._source.table_id(schema.oid), self._lease.epoch)
 
     def _start_exchange(self, table: TableRun) -> None:
         """Have a worker copy the partitions whose rows no change tells of, when one is free."""

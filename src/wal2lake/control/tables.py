@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from ..changelog.manifest import Manifest
 from ..errors import Advice, Kind, Wal2LakeError, advise
 from ..lake.model import Applied
-from ..position import ZERO, Lsn
+from ..position import NO_VERSION, ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from .state import BACKOFF_MOST, TableState, backoff, may_become
 from .store import TableRecord, TableWish
@@ -70,6 +70,15 @@ class TableRun:
     """the rename is left until the table is tried again"""
     transitions: list[Transition] = field(default_factory=list)
     """those that the state store does not know of"""
+    stored: LakeVersion = NO_VERSION
+    """the version that the state store knows of"""
+    stored_upto: int = 0
+    """the last manifest that this version has"""
+    gave_up: bool = False
+    """changes that are not applied may be deleted: no version in the lake will do until a copy is made"""
+
+    def __post_init__(self) -> None:
+        self.stored = self.record.version
 
     @property
     def state(self) -> TableState:
@@ -109,6 +118,7 @@ class TableRun:
             and self.applied is not None
             and not self.paused
             and not self.on_the_way
+            and self.stored == self.record.version
         )
 
     @property
@@ -143,7 +153,9 @@ class TableRun:
         """A batch or a copy is committed: remember its position and look at what still waits."""
         self.applied = applied
         self.waiting = None
+        self.gave_up = False
         self.update(
+            version=applied.version,
             applied_lsn=applied.lsn,
             rows=applied.rows,
             changes_applied=applied.changes,
@@ -157,6 +169,7 @@ class TableRun:
     def begin_copy(self, seen: int) -> None:
         """A copy is about to start; it will hold every change of the manifests up to `seen`."""
         self.resync, self.held = False, seen
+        self._give_up()
         self.become(TableState.PENDING)
         self.become(TableState.SNAPSHOT)
 
@@ -220,15 +233,42 @@ class TableRun:
         return self.state is TableState.ERRORED and self.refused is None and retry_at is not None and retry_at <= now
 
     def done_with(self, last: int) -> int:
-        """The highest manifest that this table has no more need of, when `last` is the newest."""
+        """The highest manifest that this table has no more need of, when `last` is the newest.
+
+        Nothing is let go before the state store knows which version of the lake table makes it superfluous: an older
+        one that somebody puts back later would continue over the hole.
+        """
+        if self._needs_copy:
+            self._give_up()
+        done = self._needless(last)
+        return done if self.stored == self.record.version else min(done, self.stored_upto)
+
+    @property
+    def _needs_copy(self) -> bool:
+        """Whether only a copy can help it; work that is under way may still make use of its changes."""
+        asked = self.resync or self.copy_failed or self.detached
+        return self.held is not None or (asked and self.job is None)
+
+    def _give_up(self) -> None:
+        """From here on no version that the lake has will do, only that of a copy."""
+        if not self.gave_up:
+            self.gave_up = True
+            version = self.record.version
+            self.update(version=LakeVersion(version.epoch, version.commit + 1))
+
+    def _needless(self, last: int) -> int:
         if self.held is not None:
             return self.held
-        if self.resync or self.copy_failed or self.detached:
+        if self._needs_copy:
             return last
         if self.applied is None:
             # The lake has not said yet where the table stands, so everything may still be needed.
             return 0
         return last if self.waiting is None else self.waiting - 1
+
+    def saved(self, record: TableRecord, upto: int) -> None:
+        """The state store has this record, of a moment at which the table had all manifests up to one."""
+        self.stored, self.stored_upto = record.version, upto
 
     def failed_by(self, advice: Advice) -> bool:
         return self.state is TableState.ERRORED and self.record.error == advice.message

@@ -21,6 +21,7 @@ from .. import faults
 from ..errors import (
     CommitFailed,
     ForeignTable,
+    LakeRolledBack,
     LakeUnwritable,
     RowsNotKept,
     SparkLost,
@@ -30,6 +31,7 @@ from ..errors import (
     advise,
 )
 from ..evolution import facts_differ
+from ..position import LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from . import plain
@@ -40,7 +42,7 @@ from .iceberg import IcebergTables
 from .maintenance import Maintenance
 from .model import Applied, Batch, Into
 from .names import OURS
-from .plan import How, plan
+from .plan import How, Plan, plan
 from .restarts import MOST_IN_A_ROW, Restarts
 from .session import Driver
 from .table import Found, Record
@@ -58,6 +60,8 @@ log = logging.getLogger(__name__)
 _RESYNC = "re-copy it with: wal2lake tables resync '{table}'"
 _SMALL = 500_000
 """rows and changes of a table below which a merge is quicker on one core than on several"""
+_ATTEMPTS = 3
+"""to commit upon the version that is current"""
 
 
 class Lake:
@@ -219,6 +223,7 @@ class Lake:
         manifest: int,
         progress: Callable[[int], None],
         into: Into | None = None,
+        epoch: int = 0,
     ) -> Applied:
         """Make or replace a table from the source at a snapshot, in one commit; `manifest` is the last one before it.
 
@@ -230,20 +235,23 @@ class Lake:
         table = into.table
         require_carriable(source.schema)
         source = replace(source, schema=replace(source.schema, id=table))
-        record = Record(snapshot.lsn, manifest, 0)
-        settings = self._tables.commit_settings(record)
         with self._work("copying", table, copy=True) as quiet:
             found = self._own(quiet, table, source_id, into.formerly)
             self._unfinished.clear(quiet, source_id)
+            before = found.record.version.commit if found is not None and found.record is not None else 0
+            record = Record(snapshot.lsn, manifest, 0, LakeVersion(epoch, max(before + 1, into.least)))
+            settings = self._tables.commit_settings(record)
             if found is not None and not into.rows and found.source == source_id:
-                self._tables.restate(quiet, table, record)
+                self._tables.restate(quiet, table, record, found.record)
                 return self._now(quiet, table, source_id)
             location = self._unfinished.copying(table, source_id, found)
             try:
                 with self._driver.session(f"copy of {table}", settings) as session:
                     source, kept = _keeping(session, self._tables, source, found if into.keep else None, source_id)
                     write = (
-                        self._tables.replace if found is not None else partial(self._tables.create, location=location)
+                        partial(self._tables.replace, parent=found.record)
+                        if found is not None
+                        else partial(self._tables.create, location=location)
                     )
                     self._write_copy(session, source, snapshot, source_id, write, progress, into.rows, kept)
             except BaseException as error:
@@ -257,21 +265,32 @@ class Lake:
         progress(made.rows)
         return _applied(made, table)
 
-    def apply(self, applied: Applied, batch: Batch, source_id: str) -> Applied:
+    def apply(self, applied: Applied, batch: Batch, source_id: str, epoch: int = 0) -> Applied:
         """Bring a batch into its table in one commit, or find that it is there already; the record afterwards.
 
         Raises CopyNeeded where the table has to be copied anew, CommitFailed, CommitUnknown or another LakeError.
         """
-        table = applied.schema.id
         planned = plan(applied.schema, batch)
         if batch.schema is not None:
-            applied = self.evolve(applied, batch.schema, source_id)
+            applied = self.evolve(applied, batch.schema, source_id, epoch)
         if planned.how is How.NOTHING:
             return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._commit(applied, batch, planned, source_id, epoch)
+            except CommitFailed as error:
+                # Mostly somebody's maintenance came in between; whether it was more than that is looked at again.
+                log.debug("%s", error)
+        return self._commit(applied, batch, planned, source_id, epoch)
+
+    def _commit(self, applied: Applied, batch: Batch, planned: Plan, source_id: str, epoch: int) -> Applied:
         from .apply import apply
 
-        record = Record(batch.to_lsn, batch.to_manifest, applied.changes + batch.changes)
-        settings = dict(self._tables.commit_settings(record))
+        table = applied.schema.id
+        changes = applied.changes + batch.changes
+        record = Record(batch.to_lsn, batch.to_manifest, changes, _next(applied.version, epoch))
+        staged = self._tables.new_stage()
+        settings = dict(self._tables.commit_settings(record, staged))
         if applied.rows + batch.changes < _SMALL:
             # One task writes one file; more would cost more than they save.
             settings["spark.sql.shuffle.partitions"] = "1"
@@ -280,43 +299,47 @@ class Lake:
             settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
         try:
             with self._work("applying changes to", table, settings) as session:
-                if (already := self._already(session, applied, batch, source_id)) is not None:
-                    return already
+                now, already = self._already(session, applied, batch, source_id, epoch)
+                if already:
+                    return now
+                self._tables.stage(session, table, staged, _record(now))
                 apply(session, self._tables, applied.schema, batch, planned, applied.rows)
+                faults.reached(faults.LAKE_STAGED)
+                self._tables.publish(session, table, staged, _record(now))
                 faults.reached(faults.LAKE_COMMITTED)
                 return self._now(session, table, source_id)
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
 
-    def evolve(self, applied: Applied, schema: TableSchema, source_id: str) -> Applied:
+    def evolve(self, applied: Applied, schema: TableSchema, source_id: str, epoch: int = 0) -> Applied:
         """Give a table the columns of another schema, in one commit, or find that it has them; its position stays."""
         from . import evolve
 
         table, record = applied.schema.id, None
         require_carriable(schema)
         with self._work("changing the columns of", table) as session:
-            now = self._now(session, table, source_id)
+            now = self._still(session, applied, source_id, epoch)
             if now.schema != schema or now.schema.heaps != schema.heaps or facts_differ(now.schema, schema):
                 if evolve.rewrites(now.schema, schema, now.rows):
-                    record = Record(now.lsn, now.manifest, now.changes)
+                    record = Record(now.lsn, now.manifest, now.changes, _next(now.version, epoch))
                 else:
-                    self._tables.evolve(session, now.schema, schema)
+                    self._tables.evolve(session, now.schema, schema, _record(now))
                     faults.reached(faults.LAKE_EVOLVED)
         if record is not None:
             settings = dict(self._tables.commit_settings(record))
             with self._work("changing the columns of", table, settings) as session:
-                evolve.rewrite(session, self._tables, now.schema, schema, source_id)
+                evolve.rewrite(session, self._tables, now.schema, schema, source_id, _record(now))
                 faults.reached(faults.LAKE_EVOLVED)
         with self._work("reading", table) as session:
             now = self._now(session, table, source_id)
         log.info("%s: its columns follow the source", table)
         # Batches without effect may have moved the position beyond the record.
-        return replace(applied, rows=now.rows, schema=now.schema, upkeep=now.upkeep)
+        return replace(applied, rows=now.rows, schema=now.schema, upkeep=now.upkeep, version=now.version)
 
     def exchange(
         self, applied: Applied, source: CopySource, snapshot: ExportedSnapshot, what: Exchange, schema: TableSchema,
-        source_id: str,
+        source_id: str, epoch: int = 0,
     ) -> Applied:  # fmt: skip
         """Put the rows of single partitions at a snapshot into a table that has all else up to it, in one commit.
 
@@ -327,16 +350,21 @@ class Lake:
         from . import snapshot as copying
 
         table = applied.schema.id
-        record = Record(snapshot.lsn, applied.manifest, applied.changes)
-        with self._work("exchanging partitions of", table, dict(self._tables.commit_settings(record)), True) as session:
-            now = self._now(session, table, source_id)
-            if now.changes != applied.changes or now.lsn > snapshot.lsn:
+        version, staged = _next(applied.version, epoch), self._tables.new_stage()
+        record = Record(snapshot.lsn, applied.manifest, applied.changes, version)
+        settings = dict(self._tables.commit_settings(record, staged))
+        with self._work("exchanging partitions of", table, settings, True) as session:
+            now = self._still(session, applied, source_id, epoch)
+            if now.lsn > snapshot.lsn:
                 raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
+            self._tables.stage(session, table, staged, _record(now))
             rows = copying.read(session, source, snapshot, self._driver.cores)
-            if not exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
-                self._tables.restate(session, table, record)
+            if exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
+                self._tables.publish(session, table, staged, _record(now))
+            else:
+                self._tables.restate(session, table, record, _record(now))
             faults.reached(faults.LAKE_COMMITTED)
-        return self.evolve(replace(applied, lsn=snapshot.lsn), schema, source_id)
+        return self.evolve(replace(applied, lsn=snapshot.lsn, version=version), schema, source_id, epoch)
 
     def due(self, applied: Applied) -> Work | None:
         """The upkeep that a table needs, if any: a judgement on what `applied` says, without a look at the lake."""
@@ -350,9 +378,10 @@ class Lake:
         table, cancelled = applied.schema.id, self._cancelled
         try:
             with self._work("the upkeep of", table) as session:
-                now = self._now(session, table, source_id)
-                record = Record(now.lsn, now.manifest, now.changes)
+                now = self._still(session, applied, source_id, applied.version.epoch)
+                record = _record(now)
                 self._maintenance.work(session, table, self._tables.commit_properties(record))
+                self._tables.note_record(session, table)
                 now = self._now(session, table, source_id)
                 # Batches without effect may have moved the position beyond the record.
                 return replace(applied, rows=now.rows, upkeep=now.upkeep)
@@ -363,12 +392,19 @@ class Lake:
             log.debug("the cause", exc_info=True)
             return applied
 
-    def restate(self, applied: Applied, source_id: str) -> Applied:
-        """Write a position record for the rows that a table has, in a commit without any change of them."""
+    def restate(self, applied: Applied, source_id: str, epoch: int = 0) -> Applied:
+        """Write a position record for the rows that a table has, in a commit without any change of them.
+
+        The version that its schema has in the change log is written, too.
+        """
         table = applied.schema.id
         with self._work("noting the position of", table) as session:
-            self._now(session, table, source_id)
-            self._tables.restate(session, table, Record(applied.lsn, applied.manifest, applied.changes))
+            now = self._still(session, applied, source_id, epoch)
+            record = Record(applied.lsn, applied.manifest, applied.changes, _next(now.version, epoch))
+            if now.schema.version != applied.schema.version:
+                self._tables.describe(session, table, applied.schema, source_id)
+            # Describing it makes no new version.
+            self._tables.restate(session, table, record, _record(now))
             return self._now(session, table, source_id)
 
     def rename(self, source_id: str, names: Sequence[TableId], new: TableId) -> Applied | None:
@@ -472,20 +508,23 @@ class Lake:
             raise _gone(table)
         return _applied(found, table)
 
-    def _already(self, session: SparkSession, applied: Applied, batch: Batch, source_id: str) -> Applied | None:
-        """The record if the batch is in the table; None if the table is exactly where `applied` says."""
+    def _already(
+        self, session: SparkSession, applied: Applied, batch: Batch, source_id: str, epoch: int
+    ) -> tuple[Applied, bool]:
+        """The record, and whether the batch is in the table; if it is not, the table is where `applied` says."""
         now = self._now(session, applied.schema.id, source_id)
-        if _includes(now, batch):
-            return now
-        if now.manifest > applied.manifest:
-            raise CommitFailed(table=str(applied.schema.id), cause="the table has moved on since it was looked at")
-        # Batches without effect move the position without a commit, but never the count of changes.
-        if now.changes != applied.changes:
-            raise TableError(
-                table=str(applied.schema.id), cause="its lake table was set back to an earlier version",
-                remedy=_RESYNC,
-            )  # fmt: skip
-        return None
+        require_no_older(now, applied.version, applied.lsn)
+        already = _includes(now, batch)
+        if not already:
+            _require_same(now, applied, epoch)
+        return now, already
+
+    def _still(self, session: SparkSession, applied: Applied, source_id: str, epoch: int) -> Applied:
+        """The record of a table that is where `applied` says. Raises LakeRolledBack or CommitFailed."""
+        now = self._now(session, applied.schema.id, source_id)
+        require_no_older(now, applied.version, applied.lsn)
+        _require_same(now, applied, epoch)
+        return now
 
     def _despite(self, error: Wal2LakeError, applied: Applied, batch: Batch, source_id: str) -> Applied:
         try:
@@ -558,7 +597,32 @@ def _applied(found: Found, table: TableId) -> Applied:
     record = found.record
     # A rename that was cut off has left another name in the table's own description.
     schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
-    return Applied(record.lsn, record.manifest, record.changes, found.rows, schema, found.upkeep)
+    return Applied(record.lsn, record.manifest, record.changes, found.rows, schema, found.upkeep, record.version)
+
+
+def _record(now: Applied) -> Record:
+    """The record that a table was found with."""
+    return Record(now.lsn, now.manifest, now.changes, now.version)
+
+
+def require_no_older(now: Applied, known: LakeVersion, lsn: Lsn | None) -> None:
+    """Raise LakeRolledBack if a table has an older version than is known to have been committed, at `lsn`."""
+    if now.version < known:
+        raise LakeRolledBack(table=str(now.schema.id), lsn=now.lsn, known=lsn)
+
+
+def _require_same(now: Applied, applied: Applied, epoch: int) -> None:
+    """Raise CommitFailed if a table has later commits than are known, or such as a later run has made."""
+    table = str(applied.schema.id)
+    # Batches without effect move the position without a commit, but never the version or the count of changes.
+    if now.version != applied.version or now.changes != applied.changes:
+        raise CommitFailed(table=table, cause="the table has moved on since it was looked at")
+    if now.version.epoch > epoch:
+        raise CommitFailed(table=table, cause="a run that began later has written to the table")
+
+
+def _next(version: LakeVersion, epoch: int) -> LakeVersion:
+    return LakeVersion(epoch, version.commit + 1)
 
 
 def _require_own(found: Found, table: TableId, source_id: str, formerly: str | None = None) -> Found:

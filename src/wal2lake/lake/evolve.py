@@ -13,7 +13,7 @@ from ..evolution import changes, source_of
 from ..schema import TableSchema
 from .collapse import older_value
 from .names import quoted
-from .table import TableFormat
+from .table import Record, TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,9 +24,17 @@ def rewrites(before: TableSchema, after: TableSchema, rows: int) -> bool:
     return rows > 0 and changes(before, after).of_rows
 
 
-def rewrite(session: SparkSession, tables: TableFormat, before: TableSchema, after: TableSchema, source: str) -> None:
+def rewrite(
+    session: SparkSession,
+    tables: TableFormat,
+    before: TableSchema,
+    after: TableSchema,
+    source: str,
+    parent: Record | None,
+) -> None:
     """Put the table's rows with their new columns in the place of the old ones."""
-    tables.replace(session, session.sql(selection(tables.sql_name(before.id), before, after)), after, source)
+    rows = session.sql(selection(tables.sql_name(before.id), before, after))
+    tables.replace(session, rows, after, source, parent)
 
 
 def selection(name: str, before: TableSchema, after: TableSchema) -> str:

@@ -7,6 +7,7 @@ is off, because each session has a cache of its own that would not see the commi
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sqlite3
 import threading
@@ -15,14 +16,16 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from uuid import uuid4
 
+from ..errors import CommitFailed
 from ..evolution import changes
-from ..pgtypes import LakeType
-from ..position import Lsn
+from ..position import LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from .failure import chain
-from .names import CATALOG, CATALOG_FILE, directory, quoted, sql_name
+from .java import Java, jvm
+from .layout import Layout
+from .names import CATALOG, CATALOG_FILE, directory, literal, quoted, sql_name
 from .table import Found, Record
 from .upkeep import Facts, facts_of
 
@@ -34,8 +37,13 @@ if TYPE_CHECKING:
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _LSN, _MANIFEST, _CHANGES = "wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes"
-_SOURCE, _SCHEMA = "wal2lake.source", "wal2lake.schema"
+_EPOCH, _COMMIT = "wal2lake.epoch", "wal2lake.commit"
+_SOURCE, _SCHEMA, _NOTED = "wal2lake.source", "wal2lake.schema", "wal2lake.record"
 _MOVING = "wal2lake_moving_"
+_STAGED = "wal2lake_staged_"
+_STAGED_NAME = re.compile(_STAGED + "[0-9a-f]{32}")
+_GUARD = "wal2lake_guard"
+_WAP, _WAP_BRANCH = "write.wap.enabled", "spark.wap.branch"
 _MISSING = ("NoSuchTableException", "NoSuchNamespaceException", "NoSuchViewException")
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -51,6 +59,8 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
+    # Commits are made on a branch first, see `stage`.
+    "write.wap.enabled": "true",
 }
 
 
@@ -63,7 +73,7 @@ class IcebergTables:
         self._lake = config.lake
         self._path = Path(config.lake.path).absolute()
         self._namespaces = threading.Lock()
-        self._found_java: _Java | None = None
+        self._found_java: Java | None = None
 
     def settings(self) -> dict[str, str]:
         given = self._lake.catalog
@@ -77,12 +87,20 @@ class IcebergTables:
         """Whether the catalog is our own file beside the tables."""
         return not self._lake.catalog
 
-    def commit_settings(self, record: Record) -> dict[str, str]:
-        return {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
+    def commit_settings(self, record: Record, staged: str | None = None) -> dict[str, str]:
+        settings = {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
+        return settings if staged is None else {**settings, _WAP_BRANCH: staged}
+
+    def new_stage(self) -> str:
+        return _STAGED + uuid4().hex
 
     def commit_properties(self, record: Record) -> dict[str, str]:
         """The record as it stands in the summary of a snapshot."""
-        return {_LSN: str(record.lsn), _MANIFEST: str(record.manifest), _CHANGES: str(record.changes)}
+        version = record.version
+        return {
+            _LSN: str(record.lsn), _MANIFEST: str(record.manifest), _CHANGES: str(record.changes),
+            _EPOCH: str(version.epoch), _COMMIT: str(version.commit),
+        }  # fmt: skip
 
     def sql_name(self, table: TableId) -> str:
         return sql_name(table)
@@ -119,7 +137,7 @@ class IcebergTables:
         return Found(
             source=properties.get(_SOURCE),
             schema=_schema(schema) if schema else None,
-            record=_record(summary) or self._older_record(session, loaded, current),
+            record=self._newest_record(session, loaded, current, summary),
             rows=_rows(summary),
             location=str(loaded.location()),
             upkeep=_facts(loaded, current, summary),
@@ -142,17 +160,46 @@ class IcebergTables:
         if location is not None:
             writer = writer.tableProperty("location", location)
         writer.create()
+        self.note_record(session, schema.id)
 
-    def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:  # noqa: ARG002
-        writer = frame.writeTo(sql_name(schema.id)).using("iceberg")
-        for name, value in _identity(schema, source).items():
-            writer = writer.tableProperty(name, value)
-        writer.replace()
+    def replace(
+        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, parent: Record | None
+    ) -> None:
+        if _columns(frame) == _columns(session.table(sql_name(schema.id))):
+            self._refill(session, frame, schema, source, parent)
+            return
+        layout = Layout.of(self.load(session, schema.id), schema.names)
+        view = f"wal2lake_rows_{uuid4().hex}"
+        frame.createTempView(view)
+        try:
+            properties = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in _identity(schema, source).items())
+            name, by = sql_name(schema.id), layout.partitioned_by
+            session.sql(
+                f"REPLACE TABLE {name} USING iceberg {by} TBLPROPERTIES ({properties}) AS SELECT * FROM {view}"  # noqa: S608 - quoted
+            )
+        finally:
+            session.catalog.dropTempView(view)
+        layout.restore_order(jvm(session), self.load(session, schema.id))
+        self.note_record(session, schema.id)
 
-    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema) -> None:
+    def _refill(
+        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, parent: Record | None
+    ) -> None:
+        """Put rows in the place of all rows: the table keeps all that it has beside them."""
+        staged = self.new_stage()
+        self.stage(session, schema.id, staged, parent)
+        session.conf.set(_WAP_BRANCH, staged)
+        try:
+            self.overwrite(session, frame, schema.id)
+        finally:
+            session.conf.unset(_WAP_BRANCH)
+        self.publish(session, schema.id, staged, parent, _identity(schema, source))
+
+    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema, parent: Record | None) -> None:
         wanted = changes(before, after)
         java = self._java(session)
         transaction = self._catalog(session).loadTable(java.identifier(before.id)).newTransaction()
+        self._guard(session, transaction, before.id, parent)
         if wanted.dropped or wanted.renamed:
             # Names are free again before others take them: two columns may change places.
             first = transaction.updateSchema()
@@ -182,11 +229,87 @@ class IcebergTables:
 
         frame.writeTo(sql_name(table)).overwrite(lit(True))
 
-    def restate(self, session: SparkSession, table: TableId, record: Record) -> None:
-        append = self.load(session, table).newAppend()
+    def restate(self, session: SparkSession, table: TableId, record: Record, parent: Record | None) -> None:
+        staged = self.new_stage()
+        self.stage(session, table, staged, parent)
+        append = self.load(session, table).newAppend().toBranch(staged)
         for name, value in self.commit_properties(record).items():
             append = append.set(name, value)
         append.commit()
+        self.publish(session, table, staged, parent)
+
+    def stage(self, session: SparkSession, table: TableId, staged: str, parent: Record | None) -> None:
+        """Make the branch: one that a write makes by itself begins to count its rows and files at 0."""
+        loaded = self.load(session, table)
+        if loaded.properties().get(_WAP) != "true":
+            # Tables of earlier versions take no branch from a session before they have this property.
+            loaded.updateProperties().set(_WAP, "true").commit()
+        current = loaded.currentSnapshot()
+        if current is None or not self._stands(session, loaded, current.snapshotId(), parent):
+            raise _outrun(table)
+        update = loaded.manageSnapshots()
+        # As text, it is one call into the JVM however many there are.
+        for name in _STAGED_NAME.findall(loaded.refs().keySet().toString()):
+            # Left by a writer that never came to publish it.
+            update = update.removeBranch(name)
+        update.createBranch(staged, current.snapshotId()).commit()
+
+    def publish(
+        self, session: SparkSession, table: TableId, staged: str, parent: Record | None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Of a branch that a dead or late writer has left nothing is ever published.
+
+        Iceberg itself would put a commit upon whatever is current. Moving the main branch is refused by the catalog if
+        anything was committed since the table was loaded here.
+        """
+        loaded = self.load(session, table)
+        branch = None if loaded is None else loaded.refs().get(staged)
+        if loaded is None or branch is None:
+            raise CommitFailed(table=str(table), cause="what was written is not there")
+        transaction = loaded.newTransaction()
+        head = loaded.snapshot(branch.snapshotId())
+        if not self._stands(session, transaction.table(), head.parentId(), parent):
+            loaded.manageSnapshots().removeBranch(staged).commit()
+            raise _outrun(table)
+        transaction.manageSnapshots().fastForwardBranch("main", staged).removeBranch(staged).commit()
+        update = transaction.updateProperties()
+        for name, value in {**(properties or {}), **self._note(session, head)}.items():
+            update = update.set(name, value)
+        update.commit()
+        transaction.commitTransaction()
+
+    def note_record(self, session: SparkSession, table: TableId) -> None:
+        """Write the record of the current version into the table's properties, too, where it outlives the version."""
+        loaded = self.load(session, table)
+        current = None if loaded is None else loaded.currentSnapshot()
+        note = {} if current is None else self._note(session, current)
+        if note and loaded.properties().get(_NOTED) != note[_NOTED]:
+            loaded.updateProperties().set(_NOTED, note[_NOTED]).commit()
+
+    def _note(self, session: SparkSession, snapshot: Any) -> dict[str, str]:
+        summary = self._summary(session, snapshot)
+        if _record(summary) is None:
+            return {}
+        record = {name: summary[name] for name in (_LSN, _MANIFEST, _CHANGES, _EPOCH, _COMMIT)}
+        return {_NOTED: json.dumps({"snapshot": snapshot.snapshotId(), **record})}
+
+    def _guard(self, session: SparkSession, transaction: Any, table: TableId, parent: Record | None) -> None:
+        """Let a transaction fail if anything is committed before it: most updates would be made upon that instead.
+
+        Changes of references are the ones that Iceberg never repeats on a newer version.
+        """
+        current = transaction.table().currentSnapshot().snapshotId()
+        if not self._stands(session, transaction.table(), current, parent):
+            raise _outrun(table)
+        transaction.manageSnapshots().createTag(_GUARD, current).removeTag(_GUARD).commit()
+
+    def _stands(self, session: SparkSession, loaded: Any, snapshot: int, record: Record | None) -> bool:
+        """Whether a snapshot is the current one, and has this record."""
+        current = loaded.currentSnapshot()
+        if current is None or current.snapshotId() != snapshot:
+            return False
+        return self._newest_record(session, loaded, current, self._summary(session, current)) == record
 
     def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
         with self._namespaces:
@@ -207,7 +330,7 @@ class IcebergTables:
         loaded = self.load(session, table)
         if loaded is None:
             return frozenset()
-        reachable = _jvm(session).org.apache.iceberg.ReachableFileUtil
+        reachable = jvm(session).org.apache.iceberg.ReachableFileUtil
         found = set(map(str, reachable.metadataFileLocations(loaded, True)))
         found |= set(map(str, reachable.manifestListLocations(loaded)))
         found |= set(map(str, reachable.statisticsFilesLocations(loaded)))
@@ -219,9 +342,25 @@ class IcebergTables:
     def _summary(self, session: SparkSession, snapshot: Any) -> Mapping[str, str]:
         return {} if snapshot is None else self._java(session).summary(snapshot)
 
+    def _newest_record(
+        self, session: SparkSession, loaded: Any, current: Any, summary: Mapping[str, str]
+    ) -> Record | None:
+        record = _record(summary)
+        if record is not None and summary.get("operation") != "replace":
+            return record
+        # Compaction restates the record that it found; Iceberg may have put it upon a later commit.
+        older = self._older_record(session, loaded, current)
+        return max(filter(None, (record, older)), key=lambda each: each.version, default=None)
+
     def _older_record(self, session: SparkSession, loaded: Any, snapshot: Any) -> Record | None:
-        """The newest record before a snapshot that has none: maintenance by others does not carry it on."""
+        """The newest record before a snapshot that has none: maintenance by others does not carry it on.
+
+        Where they have expired the snapshot that had it, its note in the properties tells.
+        """
+        noted = json.loads(loaded.properties().get(_NOTED) or "{}")
         while snapshot is not None and (parent := snapshot.parentId()) is not None:
+            if parent == noted.get("snapshot"):
+                return _record(noted)
             snapshot = loaded.snapshot(parent)
             if snapshot is not None and (record := _record(self._java(session).summary(snapshot))) is not None:
                 return record
@@ -230,10 +369,10 @@ class IcebergTables:
     def _catalog(self, session: SparkSession) -> Any:
         return self._java(session).catalog(session)
 
-    def _java(self, session: SparkSession) -> _Java:
+    def _java(self, session: SparkSession) -> Java:
         # Objects of a JVM that has died mean nothing to the next one.
         if self._found_java is None or self._found_java.gateway is not session.sparkContext._gateway:
-            self._found_java = _Java(session)
+            self._found_java = Java(session)
         return self._found_java
 
     def load(self, session: SparkSession, table: TableId) -> Any:
@@ -248,6 +387,10 @@ class IcebergTables:
             raise
 
 
+def _outrun(table: TableId) -> CommitFailed:
+    return CommitFailed(table=str(table), cause="another writer changed the table at the same time")
+
+
 def _sqlite_catalog(path: Path) -> dict[str, str]:
     return {
         "type": "jdbc",
@@ -260,52 +403,16 @@ def _sqlite_catalog(path: Path) -> dict[str, str]:
     }
 
 
+def _columns(frame: DataFrame) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+
+
 def _identity(schema: TableSchema, source: str) -> dict[str, str]:
     return {_SOURCE: source, _SCHEMA: _schema_text(schema)}
 
 
 def _schema_text(schema: TableSchema) -> str:
     return json.dumps(schema.to_json(), ensure_ascii=False)
-
-
-def _jvm(session: SparkSession) -> Any:
-    return session._jvm
-
-
-class _Java:
-    """Iceberg's classes and objects that are asked again and again. To find a class takes a call for each package."""
-
-    def __init__(self, session: SparkSession) -> None:
-        iceberg = _jvm(session).org.apache.iceberg
-        self.gateway: Any = session.sparkContext._gateway
-        self._string = self.gateway.jvm.java.lang.String
-        self._spark3util = iceberg.spark.Spark3Util
-        self._namespace = iceberg.catalog.Namespace
-        self._identifier = iceberg.catalog.TableIdentifier
-        self._snapshots = iceberg.SnapshotParser
-        self._types = iceberg.types.Types
-        self._catalogs: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
-
-    def catalog(self, session: SparkSession) -> Any:
-        found = self._catalogs.get(session)
-        if found is None:
-            found = self._spark3util.loadIcebergCatalog(session._jsparkSession, CATALOG)
-            self._catalogs[session] = found
-        return found
-
-    def identifier(self, table: TableId) -> Any:
-        levels = self.gateway.new_array(self._string, 1)
-        levels[0] = table.schema
-        return self._identifier.of(self._namespace.of(levels), table.name)
-
-    def type(self, lake: LakeType) -> Any:
-        element = self._types.fromPrimitiveString(str(lake.element))
-        return self._types.ListType.ofOptional(1, element) if lake.is_list else element
-
-    def summary(self, snapshot: Any) -> Mapping[str, str]:
-        """All that a snapshot says of itself, in one call."""
-        summary: Mapping[str, str] = json.loads(self._snapshots.toJson(snapshot)).get("summary", {})
-        return summary
 
 
 @lru_cache(maxsize=2048)
@@ -315,7 +422,10 @@ def _schema(text: str) -> TableSchema:
 
 def _record(summary: Mapping[str, str]) -> Record | None:
     lsn = summary.get(_LSN)
-    return None if lsn is None else Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]))
+    if lsn is None:
+        return None
+    version = LakeVersion(int(summary.get(_EPOCH, 0)), int(summary.get(_COMMIT, 0)))
+    return Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]), version)
 
 
 def described(
@@ -331,11 +441,23 @@ def described(
     return Found(
         source=properties.get(_SOURCE),
         schema=_schema(schema) if schema else None,
-        record=next((record for each in summaries if (record := _record(each)) is not None), None),
+        record=_newest(summaries),
         rows=_rows(summary),
         location=location,
         upkeep=Facts() if times is None else facts_of(summary, *times),
     )
+
+
+def _newest(summaries: Sequence[Mapping[str, str]]) -> Record | None:
+    """The record of the first of these that has one; of compaction, which restates what it found, the newest."""
+    found: Record | None = None
+    for summary in summaries:
+        record = _record(summary)
+        if record is not None:
+            found = record if found is None else max(found, record, key=lambda each: each.version)
+            if summary.get("operation") != "replace":
+                break
+    return found
 
 
 def _rows(summary: Mapping[str, str]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..changelog.manifest import Segment, Truncation
-from ..position import ZERO, Lsn
+from ..position import NO_VERSION, ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from .upkeep import Facts
 
@@ -27,6 +27,8 @@ class Applied:
     """the source table's schema as the lake table has it"""
     upkeep: Facts = field(default=Facts(), compare=False)
     """what tells whether the table needs upkeep; may be some commits old"""
+    version: LakeVersion = field(default=NO_VERSION, compare=False)
+    """of the lake's commit; batches without effect move the position without one"""
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,5 @@ class Into:
     """whether the source's rows are read; False: it begins empty, or with what is there"""
     keep: bool = False
     """rows of partitions that the source has no more stay"""
+    least: int = 0
+    """the lowest number that the copy's commit may have"""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ..position import Lsn
+from ..position import NO_VERSION, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from .upkeep import Facts
 
@@ -25,6 +25,7 @@ class Record:
     lsn: Lsn
     manifest: int
     changes: int
+    version: LakeVersion = NO_VERSION
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,14 @@ class TableFormat(Protocol):
     def settings(self) -> Mapping[str, str]:
         """Session configuration that lets a session see the tables."""
 
-    def commit_settings(self, record: Record) -> Mapping[str, str]:
-        """Session configuration that puts the record into each commit of the session."""
+    def commit_settings(self, record: Record, staged: str | None = None) -> Mapping[str, str]:
+        """Session configuration that puts the record into each commit of the session.
+
+        With `staged`, a name that no other commit has, what it writes is kept aside under that name for `publish`.
+        """
+
+    def new_stage(self) -> str:
+        """A name for what is kept aside."""
 
     def sql_name(self, table: TableId) -> str:
         """The table in Spark SQL, whether or not it exists."""
@@ -66,11 +73,20 @@ class TableFormat(Protocol):
         Its files go to `location`; None: where the catalog puts them.
         """
 
-    def replace(self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str) -> None:
-        """Put these rows, columns and properties in the place of the table's, in one commit."""
+    def replace(
+        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, parent: Record | None
+    ) -> None:
+        """Put these rows, columns and properties in the place of the table's, in one commit.
 
-    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema) -> None:
-        """Change columns and remember the schema, in one commit that touches no row."""
+        Partitioning, sort order and properties that somebody has given to the table stay, as far as its columns do.
+        Where the columns stay the same it fails like `publish`.
+        """
+
+    def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema, parent: Record | None) -> None:
+        """Change columns and remember the schema, in one commit that touches no row.
+
+        Fails if the current version of the table has another record than `parent` by then.
+        """
 
     def append(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
         """Add rows, in one commit. Fails if the table does not exist."""
@@ -78,8 +94,23 @@ class TableFormat(Protocol):
     def overwrite(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:
         """Put these rows in the place of all rows, in one commit. Fails if the table does not exist."""
 
-    def restate(self, session: SparkSession, table: TableId, record: Record) -> None:
-        """Put a record into a commit of its own, which changes no row. Fails if the table does not exist."""
+    def restate(self, session: SparkSession, table: TableId, record: Record, parent: Record | None) -> None:
+        """Put a record into a commit of its own, which changes no row. Fails like `publish`."""
+
+    def stage(self, session: SparkSession, table: TableId, staged: str, parent: Record | None) -> None:
+        """Make ready for writes that are kept aside under a name, and clear up what others have left.
+
+        Fails if the current version has another record than `parent`.
+        """
+
+    def publish(
+        self, session: SparkSession, table: TableId, staged: str, parent: Record | None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Make what was kept aside the current version, and set properties, in one step.
+
+        Fails if that was not written upon the current version, or if this has another record than `parent`.
+        """
 
     def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
         """Give the table another name. Fails if there is one of that name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LATEST = 6
+LATEST = 7
 
 CREATE = """
 CREATE SCHEMA IF NOT EXISTS wal2lake;
@@ -108,5 +108,12 @@ CREATE TABLE IF NOT EXISTS wal2lake.installation (
     id text NOT NULL,
     place text NOT NULL
 );
+""",
+    7: """
+ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS lake_epoch bigint NOT NULL DEFAULT 0;
+ALTER TABLE wal2lake.tables ADD COLUMN IF NOT EXISTS lake_commit bigint NOT NULL DEFAULT 0;
+ALTER TABLE wal2lake.table_wishes ADD COLUMN IF NOT EXISTS handed_epoch bigint NOT NULL DEFAULT 0;
+ALTER TABLE wal2lake.table_wishes ADD COLUMN IF NOT EXISTS handed_commit bigint NOT NULL DEFAULT 0;
+CREATE SEQUENCE IF NOT EXISTS wal2lake.epoch;
 """,
 }

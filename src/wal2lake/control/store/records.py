@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...position import Lsn
+from ...position import NO_VERSION, LakeVersion, Lsn
 from ...schema import TableId
 from ..state import GroupState, Mode, TableState
 
@@ -33,6 +33,8 @@ class TableRecord:
     """the class of the error, which says what happens next"""
     target: TableId | None = None
     """the lake table, which stays when the source table is renamed; None: named like the source table"""
+    version: LakeVersion = NO_VERSION
+    """an older one in the lake lacks changes that the change log may have let go: only a copy helps then"""
 
     @property
     def lake_table(self) -> TableId:
@@ -96,6 +98,8 @@ class TableWish:
     """the new group captures everything from here on; the old one has to bring the table at least so far"""
     handed_lsn: Lsn | None = None
     """how far the old group brought it; it is no longer its table"""
+    handed_version: LakeVersion = NO_VERSION
+    """the version that its lake table has at least"""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from ...errors import OtherInstallation, SourceRefused
 from ...installation import Installation
-from ...position import Lsn
+from ...position import LakeVersion, Lsn
 from ...schema import TableId
 from ..state import GroupState, Mode, TableState
 from .connection import jsonable, lsn, table_id, text
@@ -29,10 +29,12 @@ from .wishes import Wishes, handed_to
 
 _FIELDS = """"group" text, oid oid, schema text, name text, state text, mode text, applied_lsn pg_lsn, rows bigint,
     changes_applied bigint, last_commit_at timestamptz, behind_since timestamptz, error text, remedy text,
-    retry_at timestamptz, failures int, kind text, target_schema text, target_name text"""
+    retry_at timestamptz, failures int, kind text, target_schema text, target_name text,
+    lake_epoch bigint, lake_commit bigint"""
 _INSERT = f"""
 INSERT INTO wal2lake.tables AS t (group_name, oid, schema_name, table_name, state, mode, applied_lsn, rows,
-    changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures, kind, target_schema, target_name)
+    changes_applied, last_commit_at, behind_since, error, remedy, retry_at, failures, kind, target_schema, target_name,
+    lake_epoch, lake_commit)
 SELECT * FROM jsonb_to_recordset(%s) AS given ({_FIELDS})
 """  # noqa: S608 - constants
 _SAVE_TABLES = (
@@ -45,6 +47,7 @@ ON CONFLICT (group_name, oid) DO UPDATE SET
     behind_since = excluded.behind_since, error = excluded.error, remedy = excluded.remedy,
     retry_at = excluded.retry_at, failures = excluded.failures, kind = excluded.kind,
     target_schema = excluded.target_schema, target_name = excluded.target_name,
+    lake_epoch = excluded.lake_epoch, lake_commit = excluded.lake_commit,
     updated_at = now()
 """
 )
@@ -215,7 +218,9 @@ class StateStore(Wishes, History):
         """Write records, in one statement however many there are."""
         values = [_table_values(table) for table in tables]
         if values:
-            with self.use() as connection:
+            with self.use() as connection, connection.transaction():
+                # Changes are deleted because this is known, so a crash must not forget it.
+                connection.execute("SET LOCAL synchronous_commit = local")
                 connection.execute(_SAVE_TABLES, [Jsonb(values)])
 
     def claim_tables(self, tables: Iterable[TableRecord], copy: bool = True) -> set[int]:
@@ -327,12 +332,14 @@ class StateStore(Wishes, History):
 
     def resync_done(self, group: str, oid: int, wanted: datetime | None) -> None:
         """Said only after the copy is committed, so that a crash before it copies again."""
-        with self.use() as connection:
+        with self.use() as connection, connection.transaction():
             connection.execute(
                 "UPDATE wal2lake.tables SET resync_wanted = NULL"
                 " WHERE group_name = %s AND oid = %s AND resync_wanted <= %s",
                 [group, oid, wanted],
             )
+            # A table may begin without its rows once; whatever needs a copy later needs them.
+            connection.execute("UPDATE wal2lake.table_wishes SET copy = true WHERE oid = %s AND NOT copy", [oid])
 
 
 def _table_record(row: dict[str, Any]) -> TableRecord:
@@ -345,6 +352,7 @@ def _table_record(row: dict[str, Any]) -> TableRecord:
         applied_lsn=lsn(row["applied_lsn"]),
         kind=row.get("kind"),
         target=table_id(row.get("target_schema"), row.get("target_name")),
+        version=LakeVersion(row.get("lake_epoch") or 0, row.get("lake_commit") or 0),
         **{
             name: row[name]
             for name in (
@@ -355,9 +363,10 @@ def _table_record(row: dict[str, Any]) -> TableRecord:
 
 
 def _table_values(table: TableRecord) -> dict[str, object]:
-    values = {name: jsonable(value) for name, value in vars(table).items() if name not in ("id", "target")}
+    values = {name: jsonable(value) for name, value in vars(table).items() if name not in ("id", "target", "version")}
     target = table.target
     return {
         **values, "schema": table.id.schema, "name": table.id.name,
         "target_schema": target and target.schema, "target_name": target and target.name,
+        "lake_epoch": table.version.epoch, "lake_commit": table.version.commit,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import sql
 
-from ...position import Lsn
+from ...position import LakeVersion, Lsn
 from ...schema import TableId
 from .connection import Session, StoreSession, lsn, table_id, text, translated
 from .records import GroupWish, TableWish
@@ -84,12 +84,13 @@ class Wishes(StoreSession):
         """The new group captures the table, completely from this position on."""
         self._of_move(oid, "handover_lsn = %s", [str(position)], "handover_lsn IS NULL")
 
-    def note_handed(self, oid: int, group: str, position: Lsn) -> None:
+    def note_handed(self, oid: int, group: str, position: Lsn, version: LakeVersion) -> None:
         """The old group has brought the table to this position, and lets go of it."""
         with self.telling() as connection:
             connection.execute(
-                "UPDATE wal2lake.table_wishes SET handed_lsn = %s WHERE oid = %s AND moving_from = %s",
-                [str(position), oid, group],
+                "UPDATE wal2lake.table_wishes SET handed_lsn = %s, handed_epoch = %s, handed_commit = %s"
+                " WHERE oid = %s AND moving_from = %s",
+                [str(position), version.epoch, version.commit, oid, group],
             )
             connection.execute("DELETE FROM wal2lake.tables WHERE oid = %s AND group_name = %s", [oid, group])
 
@@ -184,6 +185,7 @@ def _table_wish(row: dict[str, Any]) -> TableWish:
         group=row["group_name"], paused=row["paused"], target=table_id(row["target_schema"], row["target_name"]),
         copy=row["copy"], drop_lake=row["drop_lake"], resumed_at=row["resumed_at"], moving_from=row["moving_from"],
         handover_lsn=lsn(row["handover_lsn"]), handed_lsn=lsn(row["handed_lsn"]),
+        handed_version=LakeVersion(row.get("handed_epoch") or 0, row.get("handed_commit") or 0),
     )  # fmt: skip
 
 
