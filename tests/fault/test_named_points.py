@@ -26,6 +26,7 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     """A counter shows a change that is applied twice by its value, a table without a key by a second row."""
     database.execute(
         "CREATE TABLE counters (id int PRIMARY KEY, n numeric(6)); CREATE TABLE journal (line text);"
+        "ALTER TABLE journal REPLICA IDENTITY FULL;"
         "INSERT INTO counters SELECT i, 0 FROM generate_series(1, 20) i; INSERT INTO journal VALUES ('first'), ('first')"
     )
     return Mirrored(database, tmp_path / "lake", spark)
