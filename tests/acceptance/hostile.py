@@ -34,7 +34,7 @@ from wal2lake.schema import TableId
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 SECONDS_BETWEEN_LOOKS = 2.0
 BY_ITSELF = ("nothing:", "No action needed", "it is tried again", "it is started again")
 """how remedies begin that ask nothing of anybody"""
