@@ -99,6 +99,7 @@ def test_jvm_killed_while_idle_and_in_a_copy_is_started_again_and_capture_goes_o
     lines_of_error(running.err)
 
 
+@pytest.mark.slow
 def test_jvm_killed_around_a_merge_neither_loses_nor_doubles_a_change(project: Project, database: Database) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i;"

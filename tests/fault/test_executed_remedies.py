@@ -128,6 +128,7 @@ def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: py
         mirrored.follows("t")
 
 
+@pytest.mark.slow
 @heals("there are several groups", "mirrors it already", "the configuration has it", "there is no such group")
 def test_commands_that_are_refused_name_those_that_are_not(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[GROUP | {"tables": ["public.other"]}, {"name": "second", "tables": ["public.another"]}])

@@ -208,7 +208,7 @@ def _move(database: Database, name: str) -> None:
         database.execute(statements.replace("{t}", name))
 
 
-@pytest.fixture(scope="module", params=["down", "running"])
+@pytest.fixture(scope="module", params=["down", pytest.param("running", marks=pytest.mark.slow)])
 def moved(
     request: pytest.FixtureRequest, server: EmbeddedServer, spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,

@@ -82,6 +82,7 @@ def test_a_rolled_back_table_is_refused_until_it_is_resynced(mirrored: Mirrored)
     _stays_refused_until_a_resync(mirrored)
 
 
+@pytest.mark.slow
 def test_a_restored_catalog_is_refused_until_its_table_is_resynced(mirrored: Mirrored, tmp_path: Path) -> None:
     mirrored.catches_up("t")
     backup = tmp_path / "backup"
@@ -94,6 +95,7 @@ def test_a_restored_catalog_is_refused_until_its_table_is_resynced(mirrored: Mir
     _stays_refused_until_a_resync(mirrored)
 
 
+@pytest.mark.slow
 def test_a_table_rolled_back_over_a_rewrite_at_the_same_position_is_refused(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")
     before = _snapshots(mirrored)[-1]
@@ -121,6 +123,7 @@ def test_a_table_renamed_away_while_another_has_its_name_goes_on_without_a_hole(
     mirrored.catches_up("t")
 
 
+@pytest.mark.slow
 def test_a_table_that_comes_back_after_its_changes_were_let_go_is_refused(mirrored: Mirrored) -> None:
     """While the lake has no such table it needs a copy, so its changes are deleted; its old version is not continued."""
     mirrored.catches_up("t")

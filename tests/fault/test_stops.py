@@ -161,6 +161,7 @@ def test_while_spark_starts_and_while_a_commit_waits_for_the_catalog(project: Pr
     assert project.run("run", "--once").code == 0
 
 
+@pytest.mark.slow
 def test_while_the_state_store_does_not_answer(project: Project, database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
     port = database.server.port

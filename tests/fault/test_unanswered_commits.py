@@ -79,11 +79,14 @@ def _loses_its_answer(monkeypatch: pytest.MonkeyPatch, method: str, times: int) 
 @pytest.mark.parametrize(
     ("method", "cause"),
     [
-        ("create", _nothing), ("publish", _change), ("publish", _replace), ("replace", _replace), ("evolve", _evolve),
-        ("replace", _fill),
+        pytest.param("publish", _change, id="apply"),
+        pytest.param("create", _nothing, id="copy", marks=pytest.mark.slow),
+        pytest.param("publish", _replace, id="resync-published"),
+        pytest.param("replace", _replace, id="resync", marks=pytest.mark.slow),
+        pytest.param("evolve", _evolve, id="columns", marks=pytest.mark.slow),
+        pytest.param("replace", _fill, id="filled columns", marks=pytest.mark.slow),
     ],
-    ids=["copy", "apply", "resync-published", "resync", "columns", "filled columns"],
-)  # fmt: skip
+)
 def test_a_commit_whose_answer_is_lost_is_made_once(
     method: str, cause: Callable[[Mirrored], None], mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
