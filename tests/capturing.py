@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,18 @@ class CapturedGroup:
         """Wait until all that is committed now is logged."""
         with connect(self.config.source) as conn:
             until = mark(conn)
-        self.capture.hurry()
-        report = self.capture.wait_for(lambda r: r.logged_lsn >= until or r.fatal, PATIENCE)
+        report = self.logged(until, lambda r: r.fatal)
         assert report.logged_lsn >= until, f"not at {until}: {report}"
         return report
+
+    def logged(self, until: Lsn, other: Callable[[CaptureReport], bool]) -> CaptureReport:
+        """Wait until all below a position is logged, or something else holds; asks again as long as it does not."""
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            self.capture.hurry(until)
+            report = self.capture.wait_for(lambda r: r.logged_lsn >= until or other(r), 1.0)
+            if report.logged_lsn >= until or other(report) or time.monotonic() > give_up:
+                return report
 
     def fails(self) -> CaptureReport:
         report = self.capture.wait_for(lambda r: r.fatal, PATIENCE)

@@ -22,16 +22,16 @@ class RunningPump:
         self._read, self._write = os.pipe()
         self.wake: Sequence[int] = (self._read,)
         self.stopping = False
-        self._hurried = False
+        self._hurried: Lsn | None = None
         self._changed = threading.Condition()
         self.reports: list[CaptureReport] = []
         self._thread = threading.Thread(target=Pump(group.config, group.group, self).run)
 
     def attend(self) -> Lsn | None:
-        hurried, self._hurried = self._hurried, False
-        if hurried:
+        hurried, self._hurried = self._hurried, None
+        if hurried is not None:
             os.read(self._read, 100)
-        return ZERO if hurried else None
+        return hurried
 
     def tell(self, report: CaptureReport) -> bool:
         with self._changed:
@@ -39,8 +39,8 @@ class RunningPump:
             self._changed.notify_all()
         return True
 
-    def hurry(self) -> None:
-        self._hurried = True
+    def hurry(self, until: Lsn = ZERO) -> None:
+        self._hurried = until
         os.write(self._write, b"x")
 
     def wait_for(self, condition: Callable[[CaptureReport], bool]) -> CaptureReport:
@@ -53,7 +53,7 @@ class RunningPump:
         """Wait until all that is committed now is logged."""
         with connect(self._config.source) as conn:
             until = mark(conn)
-        self.hurry()
+        self.hurry(until)
         return self.wait_for(lambda report: report.logged_lsn >= until or report.fatal)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -43,15 +42,10 @@ class Full:
         for _ in range(20):
             self.write(1)
             until = Lsn.parse(self.database.value("SELECT pg_current_wal_lsn()::text"))
-            self.group.capture.hurry()
-            report = self.group.capture.wait_for(partial(self._logged_or_paused, until), PATIENCE)
+            report = self.group.logged(until, lambda r: r.budget.paused)
             if report.budget.paused:
                 return report
         raise AssertionError(self.group.capture.report())
-
-    @staticmethod
-    def _logged_or_paused(until: Lsn, report: CaptureReport) -> bool:
-        return report.logged_lsn >= until or report.budget.paused
 
     def take_out(self) -> None:
         """What an apply does: read what is there, then retire it."""
@@ -73,7 +67,7 @@ class Full:
 
     def logged_up_to(self, until: Lsn) -> bool:
         self.take_out()
-        self.group.capture.hurry()
+        self.group.capture.hurry(until)
         return self.group.capture.report().logged_lsn >= until
 
 

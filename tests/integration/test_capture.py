@@ -119,7 +119,7 @@ def test_who_is_in_a_hurry_is_answered_when_all_is_published_or_nothing_is_to_be
         assert nothing.answers == 1 and nothing.manifest == 0
         database.execute("INSERT INTO t VALUES (1, 'x')")
         report = patient.catch_up()
-        assert patient.capture.wait_for(lambda r: r.answers == 2, PATIENCE).answers == 2
+        assert patient.capture.wait_for(lambda r: r.answers >= 2, PATIENCE).answers >= 2
         assert report.manifest == 1
     finally:
         patient.stop()
