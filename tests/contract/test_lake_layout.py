@@ -14,7 +14,7 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import TableError
-from wal2lake.lake import Applied, Lake
+from wal2lake.lake import Applied, Lake, plain
 from wal2lake.schema import TableId
 
 ID = TableId("public", "t")
@@ -109,6 +109,47 @@ def test_maintenance_and_expiry_by_somebody_do_not_cost_the_position(place: tupl
         session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
         assert session.sql("SELECT * FROM lake.public.t.snapshots").count() == 1
     assert lake.applied(ID, source) == before
+
+
+def test_several_commits_of_maintenance_and_expiry_by_somebody_do_not_cost_the_position(
+    place: tuple[Lake, Database], tmp_path: Path
+) -> None:
+    """The version that descends directly from the one with the record is expired, too."""
+    lake, database = place
+    before = copied(lake, database, "t")
+    source = source_id(before.schema)
+    with lake._driver.session("a user") as session:
+        for _ in range(3):
+            session.sql(
+                "CALL lake.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'))"
+            )
+            session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
+        assert session.sql("SELECT * FROM lake.public.t.snapshots").count() == 1
+    now = lake.applied(ID, source)
+    assert now is not None and replace(now, upkeep=before.upkeep) == before
+    with pytest.raises(plain.NotPlain):
+        plain.find(tmp_path / "lake", ID)
+    restated = lake.restate(before, source)
+    found = plain.find(tmp_path / "lake", ID)
+    assert found is not None and found.record is not None and found.record.version == restated.version
+
+
+def test_a_rolled_back_version_whose_line_was_expired_has_its_own_record(place: tuple[Lake, Database]) -> None:
+    """The note in the properties is of a later version, from which the current one does not descend."""
+    lake, database = place
+    first = copied(lake, database, "t")
+    source = source_id(first.schema)
+    with lake._driver.session("a user") as session:
+        (old,) = session.sql("SELECT snapshot_id FROM lake.public.t.snapshots").first() or (None,)
+        later = lake.restate(first, source)
+        session.sql(f"CALL lake.system.rollback_to_snapshot('public.t', {old})")
+        for _ in range(2):
+            session.sql(
+                "CALL lake.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'))"
+            )
+        session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
+    now = lake.applied(ID, source)
+    assert now is not None and now.version == first.version < later.version
 
 
 def test_a_note_of_another_line_of_versions_is_not_believed(place: tuple[Lake, Database]) -> None:

@@ -481,13 +481,15 @@ class Lake:
 
     def _require_local_catalog(self) -> None:
         """Refuse a catalog in a SQLite file that others could write to from elsewhere: its locks would not hold."""
-        kind = network_file_system(self._path) if self._tables.in_sqlite else None
+        file = self._tables.sqlite_file
+        kind = None if file is None else network_file_system(file)
         if kind is not None:
             raise LakeUnwritable(
-                path=str(self._path), cause=f"its catalog would be a SQLite file on a network file system ({kind})",
+                path=str(self._path),
+                cause=f"its catalog {file} would be a SQLite file on a network file system ({kind})",
                 remedy="keep the catalog in a database, as in: [lake.catalog] type = 'jdbc', uri ="
                 " 'jdbc:postgresql://host/database', 'jdbc.user' = 'user', 'jdbc.password' = '…', warehouse ="
-                f" '{self._path}'; or choose a [lake] path on a local disk",
+                f" '{self._path}'; or keep it on a local disk",
             )  # fmt: skip
 
     def _require_writable(self) -> None:

@@ -36,7 +36,8 @@ def network_file_system(path: Path) -> str | None:
 
 
 def _existing(path: Path) -> Path:
-    path = path.absolute()
+    """The path, or the nearest directory above it that is there; a link counts as what it leads to."""
+    path = path.resolve()
     return next((each for each in (path, *path.parents) if each.exists()), path)
 
 

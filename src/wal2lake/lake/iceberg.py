@@ -16,6 +16,7 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 from ..errors import CommitFailed
@@ -25,6 +26,7 @@ from ..schema import TableId, TableSchema
 from .failure import chain
 from .java import Java, jvm
 from .layout import Layout
+from .lineage import ExpiredVersions
 from .names import CATALOG, CATALOG_FILE, directory, literal, quoted, sql_name
 from .table import Found, Record
 from .upkeep import Facts, facts_of
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from ..config import Config
 
+_SQLITE = "jdbc:sqlite:"
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _LSN, _MANIFEST, _CHANGES = "wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes"
@@ -86,6 +89,12 @@ class IcebergTables:
     def in_sqlite(self) -> bool:
         """Whether the catalog is our own file beside the tables."""
         return not self._lake.catalog
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        """The file of the catalog, our own or the user's, if it is one of SQLite's."""
+        given = self._lake.catalog
+        return sqlite_file(given.get("uri", "")) if given else self._path / CATALOG_FILE
 
     def commit_settings(self, record: Record, staged: str | None = None) -> dict[str, str]:
         settings = {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
@@ -345,26 +354,27 @@ class IcebergTables:
     def _newest_record(
         self, session: SparkSession, loaded: Any, current: Any, summary: Mapping[str, str]
     ) -> Record | None:
-        record = _record(summary)
-        if record is not None and summary.get("operation") != "replace":
-            return record
-        # Compaction restates the record that it found; Iceberg may have put it upon a later commit.
-        older = self._older_record(session, loaded, current)
-        return max(filter(None, (record, older)), key=lambda each: each.version, default=None)
+        """The record of the newest version that has one: maintenance by others does not carry it on.
 
-    def _older_record(self, session: SparkSession, loaded: Any, snapshot: Any) -> Record | None:
-        """The newest record before a snapshot that has none: maintenance by others does not carry it on.
-
-        Where they have expired the snapshot that had it, its note in the properties tells.
+        Compaction restates the record that it found, and Iceberg may have put it upon a later commit; so of it and the
+        versions before it the newest record counts. Where others have expired the version that had the record, its
+        note in the properties tells, if the current version descends from that one.
         """
-        noted = json.loads(loaded.properties().get(_NOTED) or "{}")
-        while snapshot is not None and (parent := snapshot.parentId()) is not None:
-            if parent == noted.get("snapshot"):
-                return _record(noted)
+        found: Record | None = None
+        expired, snapshot = ExpiredVersions(session, loaded), current
+        while snapshot is not None:
+            record = _record(summary)
+            found, parent = _later(found, record), snapshot.parentId()
+            if parent is None or (record is not None and summary.get("operation") != "replace"):
+                break
             snapshot = loaded.snapshot(parent)
-            if snapshot is not None and (record := _record(self._java(session).summary(snapshot))) is not None:
-                return record
-        return None
+            if snapshot is None:
+                noted = json.loads(loaded.properties().get(_NOTED) or "{}")
+                if parent == noted.get("snapshot"):
+                    return _later(found, _record(noted))
+                snapshot = expired.snapshot(parent) if found is None else None
+            summary = self._summary(session, snapshot)
+        return found
 
     def _catalog(self, session: SparkSession) -> Any:
         return self._java(session).catalog(session)
@@ -394,13 +404,26 @@ def _outrun(table: TableId) -> CommitFailed:
 def _sqlite_catalog(path: Path) -> dict[str, str]:
     return {
         "type": "jdbc",
-        "uri": f"jdbc:sqlite:{path / CATALOG_FILE}",
+        "uri": f"{_SQLITE}{path / CATALOG_FILE}",
         "warehouse": str(path),
         "jdbc.schema-version": "V1",
         # Others read the catalog while the JVM commits.
         "jdbc.busy_timeout": "60000",
         "jdbc.journal_mode": "WAL",
     }
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file that a JDBC address of SQLite means; None for another database, or one in memory."""
+    kind, rest = uri[: len(_SQLITE)], uri[len(_SQLITE) :]
+    name, _, options = rest.partition("?")
+    if kind.lower() != _SQLITE or not name or name.startswith(":") or "mode=memory" in options:
+        return None
+    if not name.startswith("file:"):
+        return Path(name)
+    path = unquote(name.removeprefix("file:"))
+    # file:/path, file:///path and file://localhost/path are the same.
+    return Path(re.sub("^//(localhost)?(?=/)", "", path))
 
 
 def _columns(frame: DataFrame) -> list[tuple[str, str]]:
@@ -453,11 +476,14 @@ def _newest(summaries: Sequence[Mapping[str, str]]) -> Record | None:
     found: Record | None = None
     for summary in summaries:
         record = _record(summary)
-        if record is not None:
-            found = record if found is None else max(found, record, key=lambda each: each.version)
-            if summary.get("operation") != "replace":
-                break
+        found = _later(found, record)
+        if record is not None and summary.get("operation") != "replace":
+            break
     return found
+
+
+def _later(one: Record | None, other: Record | None) -> Record | None:
+    return max(filter(None, (one, other)), key=lambda each: each.version, default=None)
 
 
 def _rows(summary: Mapping[str, str]) -> int:

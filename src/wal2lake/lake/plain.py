@@ -34,9 +34,13 @@ def find(lake: Path, table: TableId) -> Found | None:
             return None
         if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
             raise NotPlain
-        return _found(json.loads(Path(local(location)).read_text("utf-8")))
+        found = _found(json.loads(Path(local(location)).read_text("utf-8")))
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError) as error:
         raise NotPlain from error
+    if found.source is not None and found.record is None:
+        # The version that had it was expired; Iceberg knows where else to look.
+        raise NotPlain
+    return found
 
 
 def _metadata_location(catalog: Path, table: TableId) -> str | None:

@@ -1,3 +1,5 @@
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from wal2lake.config import Config
 from wal2lake.errors import LakeUnwritable
 from wal2lake.lake import Lake, filesystem
+from wal2lake.lake.iceberg import sqlite_file
 
 TMPFS, PROC = 0x01021994, 0x9FA0
 
@@ -28,6 +31,65 @@ def test_a_sqlite_catalog_on_a_network_file_system_is_refused_before_spark_start
         lake.start()
     assert "[lake.catalog]" in refused.value.remedy
     assert not (tmp_path / "lake" / "catalog.db").exists()
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory on another file system than the tests' own, which counts as one of a network."""
+    monkeypatch.setattr(filesystem, "_NETWORK", {TMPFS: "NFS"})
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        yield Path(made)
+
+
+def test_what_counts_is_where_a_path_leads_to(far: Path, tmp_path: Path) -> None:
+    assert filesystem._magic(tmp_path) != TMPFS, "the tests' own directory has to be on another file system"
+    (tmp_path / "directory").symlink_to(far)
+    (tmp_path / "file.db").symlink_to(far / "not there yet.db")
+    (far / "back").symlink_to(tmp_path)
+    linked = tmp_path / "directory"
+    for path in (far, far / "a" / "b", linked, linked / "c.db", linked / ".." / "c.db", tmp_path / "file.db"):
+        assert filesystem.network_file_system(path) == "NFS", path
+    for path in (tmp_path, tmp_path / "a" / "b", far / "back", far / "back" / "c.db"):
+        assert filesystem.network_file_system(path) is None, path
+
+
+def test_a_path_is_taken_from_where_the_process_is(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(far)
+    assert filesystem.network_file_system(Path("lake/catalog.db")) == "NFS"
+    monkeypatch.chdir(tmp_path)
+    assert filesystem.network_file_system(Path("lake/catalog.db")) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "file"),
+    [
+        ("jdbc:sqlite:/lake/c.db", "/lake/c.db"),
+        ("JDBC:SQLite:/lake/c.db?journal_mode=WAL", "/lake/c.db"),
+        ("jdbc:sqlite:c.db", "c.db"),
+        ("jdbc:sqlite:file:/lake/a%20b.db?cache=shared", "/lake/a b.db"),
+        ("jdbc:sqlite:file:///lake/c.db", "/lake/c.db"),
+        ("jdbc:sqlite:file://localhost/lake/c.db", "/lake/c.db"),
+        ("jdbc:sqlite:", None),
+        ("jdbc:sqlite::memory:", None),
+        ("jdbc:sqlite:file:c?mode=memory&cache=shared", None),
+        ("jdbc:postgresql://db/catalog", None),
+        ("http://rest:8181", None),
+    ],
+)
+def test_the_file_of_a_sqlite_address(uri: str, file: str | None) -> None:
+    assert sqlite_file(uri) == (None if file is None else Path(file))
+
+
+def test_a_sqlite_catalog_that_is_named_is_refused_on_a_network_file_system(far: Path, tmp_path: Path) -> None:
+    def started(file: Path, path: Path) -> None:
+        catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{file}", "warehouse": str(path)}
+        config = Config(source={"dsn": "postgresql://nowhere"}, lake={"path": str(path), "catalog": catalog})
+        Lake(config)._require_local_catalog()
+
+    with pytest.raises(LakeUnwritable, match="NFS") as refused:
+        started(far / "c.db", tmp_path)
+    assert str(far / "c.db") in str(refused.value) and "[lake.catalog]" in refused.value.remedy
+    started(tmp_path / "c.db", far)
 
 
 def test_a_catalog_that_is_named_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
