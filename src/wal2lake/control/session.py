@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDLE_ACKNOWLEDGE_SECONDS = 1.0
+IDLE_ACKNOWLEDGE_SECONDS = 0.5
+"""what is without a row of ours is acknowledged so often: once a second is promised, and the pipeline may be busy"""
+_SOON = IDLE_ACKNOWLEDGE_SECONDS / 2
+"""seconds between two acknowledgements at least: each is noted on disk first"""
 REPORT_SECONDS = 0.1
 LASTING_SECONDS = 30.0
 """a session without anything to do for so long is a good one"""
@@ -213,7 +216,7 @@ class Session:
         self._logged = max(self._logged, cut.to_lsn)
         if manifest is None:
             # Transactions without a row of ours move the position, not the log; there may be one every moment.
-            self._acknowledge_logged()
+            self._acknowledge_logged(_SOON)
             return
         self._budget.published(manifest)
         self._stream.acknowledge(cut.to_lsn)
@@ -261,13 +264,12 @@ class Session:
         if not self._idle:
             return
         self._logged = max(self._logged, self._stream.keepalive_lsn)
-        self._acknowledge_logged(at_once)
+        self._acknowledge_logged(0.0 if at_once else IDLE_ACKNOWLEDGE_SECONDS)
 
-    def _acknowledge_logged(self, at_once: bool = False) -> None:
-        """Acknowledge a position beyond the last manifest, not too often: it is noted on disk first."""
+    def _acknowledge_logged(self, seconds: float) -> None:
+        """Acknowledge a position beyond the last manifest, if that was last done so many seconds ago."""
         now = time.monotonic()
-        late = now - self._acknowledged_at >= IDLE_ACKNOWLEDGE_SECONDS
-        if self._logged > self._stream.acknowledged and (late or at_once):
+        if self._logged > self._stream.acknowledged and now - self._acknowledged_at >= seconds:
             self._log.record_acknowledged(self._logged)
             self._stream.acknowledge(self._logged)
             self._acknowledged_at = now
