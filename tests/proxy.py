@@ -16,12 +16,19 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self._hearing = threading.Event()
         self._hearing.set()
+        self._words: bytes | None = None
+        self.met = threading.Event()
         self._closed = threading.Event()
         self._sockets: list[socket.socket] = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def go_deaf(self) -> None:
         self._hearing.clear()
+
+    def go_deaf_at(self, words: bytes) -> threading.Event:
+        """Let nothing pass from the moment on in which somebody sends these words; the event of that moment."""
+        self._words, self.met = words, threading.Event()
+        return self.met
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +57,9 @@ class Proxy:
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(65536):
+                if self._words is not None and self._words in data:
+                    self.go_deaf()
+                    self.met.set()
                 self._hearing.wait()
                 if self._closed.is_set():
                     return

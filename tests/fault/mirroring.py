@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from oracle import assert_equal_tables
@@ -222,6 +224,14 @@ def blocked(directory: Path) -> Iterator[None]:
 def missed(result: OnceResult) -> dict[str, TableStatus]:
     """Tables that did not get there, by their name without the schema."""
     return {table.name.removeprefix("public."): table for table in result.missed}
+
+
+def logged_errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the mirror has logged as an error: somebody has to do something about it."""
+    return [
+        record.getMessage() for record in caplog.records
+        if record.name.startswith("wal2lake") and record.levelno >= logging.ERROR
+    ]  # fmt: skip
 
 
 def lines_of_error(text: str) -> list[tuple[str, str]]:

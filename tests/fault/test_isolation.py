@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mirroring import Mirrored
+from mirroring import Mirrored, logged_errors
 
+from oracle import table_directory
 from servers import Database
 from waiting import wait_until
 from wal2lake.changelog.witness import Witness
 from wal2lake.control.scheduler import GroupScheduler
+from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +53,38 @@ def test_a_source_that_turns_read_only_and_a_full_disk_end_nothing(
             database.execute("INSERT INTO t VALUES (3, 'z')")
             wait_until(lambda: "No space left" in caplog.text, 60, "what was told to the store can't be noted")
         mirrored.follows("t")
+
+
+@contextmanager
+def unwritable(directory: Path) -> Iterator[None]:
+    """A directory of the kernel's in its place, where not even root may make a file."""
+    aside = directory.rename(directory.with_name("aside"))
+    directory.symlink_to("/sys/kernel")
+    try:
+        yield
+    finally:
+        directory.unlink()
+        aside.rename(directory)
+
+
+def test_a_lake_table_that_can_not_be_written_is_named_in_the_log_and_tried_again_soon(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What Spark says of a full disk names no table of ours."""
+    mirrored.database.execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
+    mirrored.catches_up("t", "u")
+    with mirrored.running():
+        mirrored.is_streaming("t", "u")
+        with unwritable(table_directory(mirrored.lake, "t") / "data"):
+            mirrored.database.execute("INSERT INTO t VALUES (2, 'y'); INSERT INTO u VALUES (2)")
+            began = datetime.now(UTC)
+            failed = mirrored.fails("t", "no permission or no space")
+            mirrored.follows("u")
+        assert failed.retry_at is not None and failed.retry_at - began < timedelta(seconds=35)
+        (line,) = logged_errors(caplog)
+        assert line.startswith("public.t: ") and str(failed.error) in line
+        Mirror(mirrored.config).resume(["public.t"])
+        mirrored.follows("t", "u")
 
 
 def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import PATIENCE, Mirrored, missed
+from mirroring import PATIENCE, Mirrored, logged_errors, missed
 
 from lake_history import read_lake
 from remedies import heals
@@ -197,7 +197,7 @@ def test_a_change_that_cannot_be_followed_stops_where_that_is_wanted(mirrored: M
 @heals("SchemaUnclear")
 @pytest.mark.parametrize("on_incompatible", ["resync", "stop"])
 def test_a_change_that_can_be_read_in_two_ways_is_re_copied_or_a_question(
-    mirrored: Mirrored, on_incompatible: str
+    mirrored: Mirrored, on_incompatible: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two columns in the place of two others, and the catalog has moved on before the first row of them was read."""
     mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_incompatible": on_incompatible}])
@@ -211,6 +211,8 @@ def test_a_change_that_can_be_read_in_two_ways_is_re_copied_or_a_question(
         assert list(stopped) == ["t"] and "?" in str(stopped["t"].error)
         mirrored.heed(stopped["t"].remedy)
     mirrored.catches_up("t", "other")
+    assert "public.t: " in caplog.text
+    assert bool(logged_errors(caplog)) == (on_incompatible == "stop"), "a table that is re-copied needs nobody"
 
 
 def test_a_renamed_table_that_is_to_keep_its_name_goes_on_into_its_lake_table(mirrored: Mirrored) -> None:

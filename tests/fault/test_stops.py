@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,14 @@ from mirroring import Mirrored, lines_of_error
 from processes import descendants
 
 from command import Project, Running
+from oracle import assert_equal_tables, table_directory
 from proxy import Proxy
 from servers import Database
 from waiting import wait_until
 from wal2lake.mirror import Mirror
+from wal2lake.source.database import Source
+from wal2lake.source.locking import PATIENT, Patience
+from wal2lake.source.slot import HeldSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +123,65 @@ def test_while_a_copy_reads_its_rows(mirrored: Mirrored) -> None:
     mirrored.catches_up("t", "large")
 
 
+def test_while_a_copy_waits_for_the_lock_of_its_table(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, open_snapshot = mirrored.database, Source.open_snapshot
+    mirrored.catches_up("t")
+    locker = database.connect(autocommit=False)
+
+    def then_locked(self: Source, patience: Patience = PATIENT) -> HeldSnapshot:
+        # A transaction that holds this lock before would be waited for by the slot of the copy.
+        opened = open_snapshot(self, patience)
+        locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        return opened
+
+    monkeypatch.setattr(Source, "open_snapshot", then_locked)
+    monkeypatch.setattr("wal2lake.source.copying.LOCKED_SECONDS", 60.0)
+    mirrored.resync("t")
+    with run_to_be_stopped(mirrored):
+        wait_until(lambda: waits_for_a_lock(database), 60, "the copy waits for the lock")
+    monkeypatch.undo()
+    locker.rollback()
+    mirrored.catches_up("t")
+
+
+@contextmanager
+def unreadable(file: Path) -> Iterator[Callable[[], bool]]:
+    """A pipe in the place of a file: who reads it waits until the end of the block. Asked, it says if somebody does."""
+    aside = file.rename(file.with_suffix(".aside"))
+    os.mkfifo(file)
+    writers: list[int] = []
+
+    def somebody_reads() -> bool:
+        with suppress(OSError):
+            writers.append(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    try:
+        yield somebody_reads
+    finally:
+        file.unlink()
+        aside.rename(file)
+        for writer in writers:
+            os.close(writer)
+
+
+def test_while_small_files_are_compacted(mirrored: Mirrored) -> None:
+    mirrored.configure(maintenance={"small_files": 2})
+    mirrored.catches_up("t")
+    (copied,) = (table_directory(mirrored.lake, "t") / "data").glob("*.parquet")
+    with unreadable(copied) as is_read, run_to_be_stopped(mirrored):
+        mirrored.is_streaming("t")
+        numbers = itertools.count(2)
+
+        def compacted() -> bool:
+            # Rows that are new to the table are appended without a look at its files.
+            mirrored.database.execute(f"INSERT INTO t VALUES ({next(numbers)}, 'x')")
+            return is_read()
+
+        wait_until(compacted, 60, "the files are read")
+    mirrored.catches_up("t")
+
+
 # ---- the real command, with a JVM of its own
 
 
@@ -159,6 +223,23 @@ def test_while_spark_starts_and_while_a_commit_waits_for_the_catalog(project: Pr
         stops(running)
         catalog.rollback()
     assert project.run("run", "--once").code == 0
+
+
+@pytest.mark.slow
+def test_while_a_copy_asks_for_the_columns_of_its_table(project: Project, database: Database) -> None:
+    """Spark asks by itself before there is a job that could be cancelled."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
+    port = database.server.port
+    with Proxy("127.0.0.1", port) as proxy:
+        project.configure(database.dsn.replace(f":{port}/", f":{proxy.port}/"), '[spark]\nmaster = "local[1]"\n')
+        asked = proxy.go_deaf_at(b"WHERE 1=0")
+        running = project.start("run")
+        wait_until(asked.is_set, 90, lambda: f"the columns are asked for: {running.err}")
+        stops(running)
+    project.configure(database.dsn, '[spark]\nmaster = "local[1]"\n')
+    ended = project.run("run", "--once")
+    assert ended.code == 0, ended.all
+    assert_equal_tables(database, project.lake, ["t"])
 
 
 @pytest.mark.slow

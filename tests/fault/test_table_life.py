@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import PATIENCE, Mirrored
+from mirroring import PATIENCE, Mirrored, logged_errors
 
 from oracle import assert_equal_tables, table_directory
 from servers import Database
@@ -333,13 +333,17 @@ def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothin
     assert "ERRORED" in _moves(_mirror(mirrored).history("public.b"))
 
 
-def test_a_gap_is_mended_by_itself_where_that_is_asked_for(mirrored: Mirrored) -> None:
+def test_a_gap_is_mended_by_itself_where_that_is_asked_for(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
     mirrored.catches_up("a", "b")
     _write(mirrored, "a", "b", first=101)
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     _write(mirrored, "a", "b", first=102)
     result = Mirror(mirrored.config, mirrored.spark).run_once(options=RunOptions(resync_on_gap=True))
     assert result.ok, result.missed
+    assert "the tables are re-copied" in caplog.text
+    assert logged_errors(caplog) == [], "nobody has to do anything"
     mirrored.equal("a", "b")
     _write(mirrored, "a", "b", first=103)
     mirrored.catches_up("a", "b")

@@ -117,8 +117,9 @@ class GroupScheduler:
         witness = self._log.witness if config.state.dsn is None else None
         self._books = Books(group.name, self._tables, store, self._chores, witness)
         self._upstream = Upstream(
-            config, group, self._source, self._log, self._backlog, self._books, self._wake.set, self._patience
-        )
+            config, group, self._source, self._log, self._backlog, self._books, self._wake.set, self._patience,
+            resync_on_gap,
+        )  # fmt: skip
         moves = Moves(
             group.name, self._source, store, lake, self._log, self._backlog, self._tables, self._lease.raise_epoch
         )

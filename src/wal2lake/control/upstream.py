@@ -40,9 +40,10 @@ GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, ChangeLogDamaged
 class Upstream:
     def __init__(
         self, config: Config, group: GroupConfig, source: Source, changelog: ChangeLog, backlog: Backlog,
-        books: Books, wake: Callable[[], object], patience: Patience,
+        books: Books, wake: Callable[[], object], patience: Patience, resync_on_gap: bool = False,
     ) -> None:  # fmt: skip
-        self._patience = patience
+        """`resync_on_gap`: tables are re-copied after a gap by themselves."""
+        self._patience, self._resync_on_gap = patience, resync_on_gap
         self._group, self._source, self._log, self._backlog, self._books = group, source, changelog, backlog, books
         self._new_capture = partial(CaptureProcess, config, group, wake)
         self._capture = self._new_capture()
@@ -145,8 +146,10 @@ class Upstream:
     def lose(self, error: Wal2LakeError) -> None:
         """The stream has a gap, or what was captured of it can't be read."""
         if self.lost is None:
-            log.error("group %s: %s", self._group.name, error)
-            log.error("group %s: %s", self._group.name, error.remedy)
+            healed = self._resync_on_gap
+            remedy = "No action needed: the tables are re-copied" if healed else error.remedy
+            for text in (str(error), remedy):
+                log.log(logging.WARNING if healed else logging.ERROR, "group %s: %s", self._group.name, text)
         self.lost = advise(error)
         self._damaged |= isinstance(error, ChangeLogDamaged)
         self._books.note(state=GroupState.ERRORED, error=str(error), remedy=error.remedy)
