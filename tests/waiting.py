@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-SHORTEST, LONGEST, SHARE = 0.02, 0.3, 0.1
-"""seconds between two looks, which cost something: so large a share of the wait so far, within bounds"""
+SHORTEST, LONGEST, SHARE, REST = 0.02, 0.3, 0.1, 4
+"""seconds between two looks: so large a share of the wait so far, and so many times what a look takes, within bounds;
+looks are not to take the time of what is looked at"""
 
 T = TypeVar("T")
 
@@ -19,11 +20,13 @@ def wait_until(condition: Callable[[], T], timeout: float, message: str | Callab
     """
     began = time.monotonic()
     while True:
+        looked = time.monotonic()
         seen = condition()
         if seen:
             return seen
-        waited = time.monotonic() - began
+        now = time.monotonic()
+        waited = now - began
         if waited >= timeout:
             text = message() if callable(message) else message
             raise AssertionError(f"not within {timeout:g} s: {text} (last seen: {seen!r})")
-        time.sleep(min(LONGEST, max(SHORTEST, waited * SHARE)))
+        time.sleep(min(LONGEST, max(SHORTEST, waited * SHARE, (now - looked) * REST)))

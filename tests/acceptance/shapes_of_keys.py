@@ -337,5 +337,7 @@ KEYS = long_form_only(
     "inet_key", "boolean_key", "composite_type_key", "wide_key", "generated_columns", "key_column_widened",
     "deferrable_primary_key_and_identity_by_index", "no_key_wide", "only_nulls", "identity_by_index", "bytea_key",
     "uuid_key", "domain_key", "wide_values_full_identity", "virtual_column", "identity_index_dropped",
-    "nullable_unique", "key_column_dropped_and_added",
+    "nullable_unique", "key_column_dropped_and_added", "deferrable_unique_full", "no_key_floats",
+    "identity_beside_primary_key", "primary_key_with_included_columns", "timestamptz_key", "interval_key", "array_key",
+    "enum_key", "wide_values_unchanged_while_the_key_changes", "primary_key_dropped_default",
 )  # fmt: skip

@@ -249,5 +249,7 @@ PARTITIONS = long_form_only(
     "leaf_keys_with_the_partition_column", "one_leaf_by_another_index", "new_empty_partition", "attached_without_rows",
     "detached_concurrently", "leaf_renamed", "leaf_rewritten", "row_moved_in_chains", "dropped",
     "new_partition_filled_at_once", "attached_in_a_later_transaction", "range_of_two_columns_and_an_expression",
-    "attached_elsewhere", "root_truncated", "one_leaf_full",
+    "attached_elsewhere", "root_truncated", "one_leaf_full", "detached", "dropped_and_made_again",
+    "detached_changed_attached_in_three_transactions", "sub_partition_detached_and_attached", "leaf_truncated",
+    "invalid_key_of_the_root",
 )  # fmt: skip

@@ -5,7 +5,6 @@ WAL2LAKE_TEST_IDLE_TABLES sets the number of tables, of which a tenth changes.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mirroring import Mirrored
 
+from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.control.scheduler import GroupScheduler
@@ -23,7 +23,7 @@ from wal2lake.lake.iceberg import IcebergTables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TABLES = int(os.environ.get("WAL2LAKE_TEST_IDLE_TABLES", "200"))
+TABLES = proof_size("WAL2LAKE_TEST_IDLE_TABLES", long=200, short=60)
 QUIET_TURNS = 20
 
 
