@@ -28,7 +28,7 @@ test-slow: setup ## every proof in its long form: takes hours
 	$(RUN) -m pytest -m slow
 
 proofs-short: setup ## every proof in a short form, also on other PostgreSQL majors: at most 20 minutes
-	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -n 2 --dist loadfile -m "slow and not alone"
+	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -n 3 --dist loadfile -m "slow and not alone"
 	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -m alone
 	@$(MAKE) --no-print-directory test-majors
 

@@ -145,6 +145,7 @@ def test_status_of_an_idle_caught_up_mirror_shows_no_lag(project: Project, shop:
     assert {t["name"]: t["rows"] for t in status["tables"]} == {"public.items": 500, "public.counts": 50}
 
 
+@pytest.mark.slow
 def test_run_once_names_the_table_that_failed_and_brings_the_others_there(project: Project, shop: Database) -> None:
     shop.execute("CREATE TABLE odd (id int PRIMARY KEY, at timestamp); INSERT INTO odd VALUES (1, 'infinity')")
     project.configure(shop.dsn)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FLUSH_INTERVAL = 6.0
 
 
+@pytest.mark.slow
 def test_what_was_committed_while_all_workers_were_busy_is_in_the_batch_that_waited(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def there(project: Project, running: Running, database: Database, *names: str) -
     assert_equal_tables(database, project.lake, names)
 
 
+@pytest.mark.slow
 def test_jvm_killed_while_idle_and_in_a_copy_is_started_again_and_capture_goes_on(
     project: Project, database: Database
 ) -> None:

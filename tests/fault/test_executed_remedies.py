@@ -116,6 +116,7 @@ def _allowed_after(mirrored: Mirrored, error: type[Wal2LakeError]) -> None:
     mirrored.catches_up("t")
 
 
+@pytest.mark.slow
 @heals("is locked by server process")
 def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
@@ -160,6 +161,7 @@ def _moved(mirrored: Mirrored, group: str = "second") -> bool:
     return table is not None and table.group == group
 
 
+@pytest.mark.slow
 @heals("group … has …")
 def test_a_group_that_wants_the_table_of_another(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")

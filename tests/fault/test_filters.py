@@ -195,6 +195,7 @@ def test_copy_and_stream_hash_the_same_text_of_each_type(
     assert not _files_with(mirrored.lake, SECRET)
 
 
+@pytest.mark.slow
 def test_rows_with_a_masked_key_are_told_apart(database: Database, tmp_path: Path, spark: SparkSession) -> None:
     database.execute(
         "CREATE TABLE people (email text PRIMARY KEY, n int, big text);"
@@ -220,6 +221,7 @@ def test_rows_with_a_masked_key_are_told_apart(database: Database, tmp_path: Pat
         _becomes(mirrored, "keyless", ("email", "n"), as_keyless)
 
 
+@pytest.mark.slow
 def test_a_setting_that_changes_makes_a_fresh_copy(narrowed: Database, tmp_path: Path, spark: SparkSession) -> None:
     narrowed.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a text, b jsonb); ALTER TABLE t REPLICA IDENTITY FULL;"
@@ -311,6 +313,7 @@ def test_a_publication_of_somebody_else_is_used_as_it_is(
     assert narrowed.rows("SELECT pubname FROM pg_publication") == [("theirs",)]
 
 
+@pytest.mark.slow
 def test_publications_of_all_tables_and_of_schemas_are_narrowed_by_names(
     narrowed: Database, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_mask_of_the_root_is_every_leaf_s(database: Database, tmp_path: Path, 
             _becomes(mirrored, leaf, ("id", "v"), HASHED.format(leaf))
 
 
+@pytest.mark.slow
 def test_a_leaf_that_is_detached_does_not_lose_the_mask_of_its_root(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_filter_and_a_list_of_columns_of_the_root_are_every_leaf_s(
             _becomes(mirrored, leaf, ("id",), f"SELECT id FROM {leaf} WHERE id % 20 <> 0")
 
 
+@pytest.mark.slow
 def test_a_group_goes_from_roots_to_leaves_and_back(parted: Database, tmp_path: Path, spark: SparkSession) -> None:
     mirrored = _mirrored(parted, tmp_path / "lake", spark)
     mirrored.configure(groups=[{**LEAFWISE, "partitions": "root"}])
@@ -232,6 +234,7 @@ def test_a_group_goes_from_roots_to_leaves_and_back(parted: Database, tmp_path: 
     assert _lake_tables(mirrored) == {"parts", *LEAVES}
 
 
+@pytest.mark.slow
 def test_commands_mean_leaves_where_they_are_the_tables(parted: Database, tmp_path: Path, spark: SparkSession) -> None:
     groups = [{**LEAFWISE, "tables": []}, {"name": "roots", "tables": []}]
     mirrored = Mirrored(parted, tmp_path / "lake", spark, groups=groups)

@@ -75,6 +75,7 @@ def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
     _assert_refused_then_repaired(mirrored)
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_dropped_and_made_anew_under_the_same_name(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 101)
@@ -173,6 +174,7 @@ def test_a_slot_that_was_invalidated(stingy_server: EmbeddedServer, tmp_path: Pa
         _assert_refused_then_repaired(mirrored)
 
 
+@pytest.mark.slow
 @heals("ChangeLogDamaged")
 def test_a_damaged_record_of_what_was_acknowledged_is_made_again_or_leads_to_a_resync(
     database: Database, tmp_path: Path, spark: SparkSession

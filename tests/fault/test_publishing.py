@@ -81,6 +81,7 @@ def test_a_table_without_an_identity_is_not_published_so_that_the_application_ca
     mirrored.catches_up("t", "keyless")
 
 
+@pytest.mark.slow
 def test_a_table_that_loses_its_key_is_taken_out_of_the_publication_and_copied_when_it_has_one_again(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_recreated_table_that_is_to_stop_is_resynced_by_its_name(mirrored: Mir
     mirrored.catches_up("t", "other")
 
 
+@pytest.mark.slow
 def test_a_recreated_table_that_stopped_is_removed_with_its_lake_table_and_added_again(mirrored: Mirrored) -> None:
     _stops(mirrored)
     mirror = Mirror(mirrored.config)
@@ -105,6 +106,7 @@ def test_a_recreated_table_that_stopped_is_removed_with_its_lake_table_and_added
     mirrored.catches_up("t", "other")
 
 
+@pytest.mark.slow
 def test_a_recreated_table_is_added_where_no_pattern_means_it(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[GROUP | {"tables": ["public.other"]}])
     Mirror(mirrored.config).add(["public.t"])

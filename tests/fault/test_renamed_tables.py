@@ -118,6 +118,7 @@ def test_a_swap_that_was_cut_off_goes_on(mirrored: Mirrored, steps: list[tuple[s
     assert _lake_tables(mirrored.lake) == {"public.a", "public.b"}
 
 
+@pytest.mark.slow
 def test_a_paused_table_gives_up_its_name(mirrored: Mirrored) -> None:
     _make(mirrored.database, "t")
     mirrored.catches_up("t")
@@ -129,6 +130,7 @@ def test_a_paused_table_gives_up_its_name(mirrored: Mirrored) -> None:
     mirrored.catches_up("t", "t_old")
 
 
+@pytest.mark.slow
 def test_a_table_named_without_a_pattern_is_replaced_night_after_night(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[GROUP | {"tables": ["public.t"]}])
     _make(mirrored.database, "t", "t_old")
@@ -140,6 +142,7 @@ def test_a_table_named_without_a_pattern_is_replaced_night_after_night(mirrored:
     assert _lake_tables(mirrored.lake) == {"public.t", "public.t_old"}
 
 
+@pytest.mark.slow
 def test_a_name_that_a_lake_table_is_to_keep_is_asked_about(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[GROUP | {"on_rename": "keep"}])
     _make(mirrored.database, "t")

@@ -90,6 +90,7 @@ def test_while_a_new_slot_waits_for_a_transaction(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")
 
 
+@pytest.mark.slow
 def test_while_a_copy_reads_its_rows(mirrored: Mirrored) -> None:
     database = mirrored.database
     mirrored.catches_up("t")
@@ -204,6 +205,7 @@ def streams(project: Project, running: Running) -> None:
     wait_until(all_stream, 90, lambda: f"{project.watch()}\n{running.err}")
 
 
+@pytest.mark.slow
 def test_while_spark_starts_and_while_a_commit_waits_for_the_catalog(project: Project, database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
     project.configure(database.dsn, '[spark]\nmaster = "local[1]"\n')

@@ -151,6 +151,7 @@ def test_a_table_added_without_a_copy_begins_empty_at_the_current_position(mirro
     mirrored.catches_up("a", "b", "c")
 
 
+@pytest.mark.slow
 def test_a_table_that_began_without_a_copy_gets_its_rows_when_a_move_needs_one(mirrored: Mirrored) -> None:
     mirrored.catches_up("a", "b")
     mirror = _mirror(mirrored)
@@ -167,6 +168,7 @@ def test_a_table_that_began_without_a_copy_gets_its_rows_when_a_move_needs_one(m
         mirrored.follows("a", "b", "c")
 
 
+@pytest.mark.slow
 def test_a_renamed_table_goes_on_into_the_same_lake_table(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_rename": "keep"}])
     mirrored.catches_up("a", "b")
@@ -199,6 +201,7 @@ def test_a_dropped_table_is_marked_and_one_of_its_name_takes_its_place(mirrored:
         mirrored.follows("a", "b")
 
 
+@pytest.mark.slow
 def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored: Mirrored) -> None:
     """While nobody writes, every read of the table during resyncs has the same rows."""
     seen: list[int] = []
@@ -333,6 +336,7 @@ def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothin
     assert "ERRORED" in _moves(_mirror(mirrored).history("public.b"))
 
 
+@pytest.mark.slow
 def test_a_gap_is_mended_by_itself_where_that_is_asked_for(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -387,6 +391,7 @@ def test_a_table_is_committed_as_often_as_its_own_interval_says(mirrored: Mirror
     mirrored.catches_up("a", "b")
 
 
+@pytest.mark.slow
 def test_a_table_that_was_taken_out_of_the_publication_is_copied_anew(mirrored: Mirrored) -> None:
     mirrored.catches_up("a", "b")
     take_out = "ALTER PUBLICATION wal2lake_default DROP TABLE a"

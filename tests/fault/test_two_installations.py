@@ -51,6 +51,7 @@ def test_a_second_lake_with_the_same_state_store_is_refused_and_changes_nothing(
     first.catches_up("t", "u")
 
 
+@pytest.mark.slow
 def test_a_second_lake_with_a_store_of_its_own_never_touches_what_the_first_has(
     first: Mirrored, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def written_all_the_time(database: Database, statement: str, writers: int = 3) -
             thread.join()
 
 
-MOST, MOST_ALONE = 1.6, 1.2
+MOST, MOST_ALONE = 5.0, 1.5
 """seconds between two acknowledgements: one is promised, the rest is for a machine that has other things to do, too"""
 LOOK_SECONDS = 0.02
 
