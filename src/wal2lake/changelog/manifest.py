@@ -39,10 +39,17 @@ class Segment:
     """of a partitioned table: oids of the partitions that the changes are in"""
     sha256: str = ""
     """of the whole file; empty where it was written before files had one"""
+    split: int = 0
+    """updates that were written as a delete and an insert, and are counted in both"""
 
     @property
     def only_inserts(self) -> bool:
         return self.inserts == self.rows
+
+    @property
+    def changes(self) -> int:
+        """As they were made in the source."""
+        return self.rows - self.split
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class TableCut:
     refusals: tuple[Refusal, ...] = ()
 
     @property
-    def changes(self) -> int:
+    def rows(self) -> int:
+        """Rows of its segments and truncations: what there is to read."""
         return sum(segment.rows for segment in self.segments) + len(self.truncations)
 
     @property

@@ -42,6 +42,8 @@ class Rows:
     unchanged: int
     leaves: frozenset[int] = frozenset()
     """oids of the partitions that they are in"""
+    split: int = 0
+    """updates that are in it as a delete and an insert"""
 
 
 class SegmentWriter:
@@ -56,6 +58,7 @@ class SegmentWriter:
         self._path = self._directory / f"{uuid.uuid4().hex}.parquet"
         self._version = schema_version
         self.rows = self._inserts = self._updates = self._deletes = self._key_changes = self._unchanged = 0
+        self._split = 0
         self._leaves: frozenset[int] = frozenset()
         self.bytes = 0
         """what is in the file so far"""
@@ -81,6 +84,7 @@ class SegmentWriter:
         self._deletes += rows.deletes
         self._key_changes += rows.key_changes
         self._unchanged += rows.unchanged
+        self._split += rows.split
         self._leaves |= rows.leaves
 
     def finish(self, commit: Commit | None = None) -> Segment:
@@ -99,7 +103,7 @@ class SegmentWriter:
             file=self._path.relative_to(self._log.directory).as_posix(),
             rows=self.rows, bytes=size, schema=self._version, inserts=self._inserts, updates=self._updates,
             deletes=self._deletes, key_changes=self._key_changes, unchanged=self._unchanged,
-            leaves=tuple(sorted(self._leaves)), sha256=digest,
+            leaves=tuple(sorted(self._leaves)), sha256=digest, split=self._split,
         )  # fmt: skip
 
     def discard(self) -> None:

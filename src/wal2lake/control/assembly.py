@@ -46,7 +46,7 @@ class Growing:
             self.writer.write(
                 Rows(
                     table.schema.oid, table.version, table.batch, table.inserts, table.updates, table.deletes,
-                    table.key_changes, table.unchanged, _leaves(table),
+                    table.key_changes, table.unchanged, _leaves(table), table.split,
                 )
             )  # fmt: skip
 

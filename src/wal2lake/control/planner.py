@@ -124,7 +124,7 @@ class _Gathered:
         """Whether one more manifest would be too much."""
         return bool(self.segments) and (
             self.bytes + cut.bytes > limit.bytes
-            or self.rows + cut.changes > limit.rows
+            or self.rows + cut.rows > limit.rows
             or len(self.segments) + len(cut.segments) > limit.segments
         )
 

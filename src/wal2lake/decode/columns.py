@@ -107,6 +107,7 @@ def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, l
         deletes=int(np.count_nonzero(output.rows.op == DELETE)),
         key_changes=int(np.count_nonzero(moved)),
         unchanged=len(unchanged) - unchanged.null_count,
+        split=len(output.rows) - len(rows),
     )
     return table, refusals
 

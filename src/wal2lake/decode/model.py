@@ -69,6 +69,8 @@ class DecodedTable:
     deletes: int
     key_changes: int
     unchanged: int
+    split: int = 0
+    """updates that are in it as a delete and an insert"""
 
 
 class Refusals:

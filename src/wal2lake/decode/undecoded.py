@@ -119,6 +119,6 @@ def _joined(tables: list[DecodedTable]) -> DecodedTable:
     if not later.all():
         # Rows of several partitions interleave.
         batch = batch.take(pa.array(np.lexsort((seq, lsn))))
-    counts = ("inserts", "updates", "deletes", "key_changes", "unchanged")
+    counts = ("inserts", "updates", "deletes", "key_changes", "unchanged", "split")
     sums = {name: sum(getattr(table, name) for table in tables) for name in counts}
     return replace(first, batch=batch, **sums)

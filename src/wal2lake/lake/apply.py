@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..schema import TableSchema
 from . import collapse, nearby, toast
 from .collapse import column_names, key_names, refusal
+from .failure import inconsistent
 from .model import Batch
 from .names import quoted
 from .plan import How, Plan
@@ -43,6 +44,36 @@ def apply(
     toast.close(session, plan)
 
 
+def apply_once(
+    session: SparkSession, tables: TableFormat, schema: TableSchema, batch: Batch, plan: Plan, table_rows: int,
+    staged: str,
+) -> bool:  # fmt: skip
+    """Make the commit of a plan to match whole rows in one pass over the table, which deletes all copies of a row.
+
+    Whether it is right: each of the rows was to go once, and the table had it once. If not, what is kept aside under
+    `staged` is to be thrown away, and only `apply` can do it.
+    """
+    collapse.open_segments(session, schema, batch)
+    rows = collapse.changes(schema, batch)
+    near = nearby.condition(schema, batch, plan, table_rows)
+    try:
+        session.sql(once_statement(tables.sql_name(schema.id), collapse.net(rows, schema, plan), schema, near))
+    except Exception as error:
+        if inconsistent(error):
+            return False
+        raise
+    # Every row that was to go was found, so one that was found twice shows in the number of rows.
+    return tables.gained(session, schema.id, staged) == _gain(session, rows, batch)
+
+
+def _gain(session: SparkSession, rows: str, batch: Batch) -> int:
+    """How many rows more the changes of a batch make, where rows are told apart as a whole."""
+    if batch.complete:
+        return sum(segment.inserts - segment.deletes for _, segment in batch.segments)
+    (gain,) = session.sql(f"SELECT coalesce(sum({collapse.STEP}), 0) FROM ({rows})").first() or (0,)
+    return int(gain)
+
+
 def merge_statement(name: str, source: str, schema: TableSchema, plan: Plan, near: str = "") -> str:
     """Matched by key; `near` narrows down where to look.
 
@@ -62,6 +93,30 @@ def merge_statement(name: str, source: str, schema: TableSchema, plan: Plan, nea
     return "\n".join(clauses)
 
 
+def once_statement(name: str, net: str, schema: TableSchema, near: str = "") -> str:
+    """Matched by whole rows: joined by their hash alone, and then compared.
+
+    A row that was to go several times fails the commit, as does one that is not there.
+    """
+    positions = collapse.telling(schema)
+    stored = [collapse.identity(schema, i, f"t.{quoted(schema.names[i])}") for i in positions]
+    # Spark would sort by each column of a plain comparison, too.
+    same = ", ".join(
+        f"{value} <=> {collapse.identity(schema, i, f's.c{i}')}" for i, value in zip(positions, stored, strict=True)
+    )
+    times = f"CASE WHEN n > 0 THEN CAST(n AS int) WHEN n = -1 THEN 1 ELSE {refusal('int')} END"
+    source = (
+        f"SELECT IF(n > 0, 'I', 'D') AS op, h, {', '.join(column_names(schema))} "
+        f"FROM (SELECT *, explode(sequence(1, {times})) AS copy FROM ({net}))"
+    )
+    return "\n".join([
+        f"MERGE INTO {name} AS t USING ({source}) AS s",
+        f"ON {collapse.row_hash(stored)} = s.h AND s.op = 'D' AND least(true, {same}){near}",
+        "WHEN MATCHED THEN DELETE",
+        _insert_or_refuse(schema),
+    ])  # fmt: skip
+
+
 def match_statement(tables: TableFormat, source: str, schema: TableSchema, near: str = "") -> str:
     """Matched by the address of the stored row. An address that is not there any more fails the commit."""
     file, position = map(quoted, tables.row_address)
@@ -69,8 +124,12 @@ def match_statement(tables: TableFormat, source: str, schema: TableSchema, near:
         f"MERGE INTO {tables.sql_name(schema.id)} AS t USING ({source}) AS s",
         f"ON t.{file} = s.file AND t.{position} = s.position{near}",
         "WHEN MATCHED THEN DELETE",
-        f"WHEN NOT MATCHED AND (CASE WHEN s.op = 'I' THEN true ELSE {refusal('boolean')} END) THEN {_insert(schema)}",
+        _insert_or_refuse(schema),
     ])  # fmt: skip
+
+
+def _insert_or_refuse(schema: TableSchema) -> str:
+    return f"WHEN NOT MATCHED AND (CASE WHEN s.op = 'I' THEN true ELSE {refusal('boolean')} END) THEN {_insert(schema)}"
 
 
 def _insert(schema: TableSchema) -> str:

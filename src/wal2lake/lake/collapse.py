@@ -208,14 +208,14 @@ def net(rows: str, schema: TableSchema, plan: Plan) -> str:
     g<i> tells rows apart, and h is a hash of all of them. Values come back from g<i>, because sums alone need no sort.
     """
     alive = f" WHERE NOT {overtaken(plan)}" if plan.emptied else ""
-    step = f"CASE op WHEN 'I' THEN 1 WHEN 'D' THEN -1 ELSE {refusal('int')} END"
     positions = telling(schema)
     same = ", ".join(f"{identity(schema, i, f'c{i}')} AS g{i}" for i in positions)
     groups = ", ".join(["h", *(f"g{i}" for i in positions)])
     kept = [f"first(c{i}) AS k{i}" for i in range(len(schema.columns)) if i not in positions]
     values = [f"{_original(schema, i) if i in positions else f'k{i}'} AS c{i}" for i in range(len(schema.columns))]
-    marked = f"SELECT *, {same}, {step} AS step FROM ({rows}){alive}"
-    marked = f"SELECT *, {row_hash(f'g{i}' for i in positions)} AS h FROM ({marked})"
+    marked = f"SELECT *, {same}, {STEP} AS step FROM ({rows}){alive}"
+    # What follows is a sum and a join by the hash: moved by it once, rows are where they belong for both.
+    marked = f"SELECT *, {row_hash(f'g{i}' for i in positions)} AS h FROM ({marked}) DISTRIBUTE BY h"
     sums = f"SELECT {', '.join([groups, 'sum(step) AS n', *kept])} FROM ({marked}) GROUP BY {groups}"
     return f"SELECT n, {groups}, {', '.join(values)} FROM ({sums}) WHERE n <> 0"
 
@@ -247,6 +247,10 @@ def _original(schema: TableSchema, position: int) -> str:
 def refusal(type: str) -> str:
     """An expression that fails the commit: the lake table is not what the changes say it is."""
     return f"CAST(raise_error({literal(INCONSISTENT)}) AS {type})"
+
+
+STEP = f"CASE op WHEN 'I' THEN 1 WHEN 'D' THEN -1 ELSE {refusal('int')} END"
+"""how many rows more a change makes, where rows are told apart as a whole"""
 
 
 def constant(text: str, lake: LakeType) -> str:

@@ -75,6 +75,8 @@ class Lake:
         self._tables = IcebergTables(config)
         self._unfinished = Unfinished(self._path, self._tables)
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
+        self._with_copies: set[TableId] = set()
+        """tables in which rows that are the same were found; tables that are dropped may stay in it"""
         self._cancelled = 0
         self._opening = False
         self._starting = threading.Lock()
@@ -262,6 +264,7 @@ class Lake:
             made = self._own(quiet, table, source_id)
         if made is None:
             raise _gone(table)
+        self._with_copies.discard(table)
         progress(made.rows)
         return _applied(made, table)
 
@@ -284,14 +287,12 @@ class Lake:
         return self._commit(applied, batch, planned, source_id, epoch)
 
     def _commit(self, applied: Applied, batch: Batch, planned: Plan, source_id: str, epoch: int) -> Applied:
-        from .apply import apply
-
         table = applied.schema.id
         changes = applied.changes + batch.changes
         record = Record(batch.to_lsn, batch.to_manifest, changes, _next(applied.version, epoch))
         staged = self._tables.new_stage()
         settings = dict(self._tables.commit_settings(record, staged))
-        if applied.rows + batch.changes < _SMALL:
+        if applied.rows + batch.rows < _SMALL:
             # One task writes one file; more would cost more than they save.
             settings["spark.sql.shuffle.partitions"] = "1"
         if not planned.few:
@@ -303,7 +304,7 @@ class Lake:
                 if already:
                     return now
                 self._tables.stage(session, table, staged, _record(now))
-                apply(session, self._tables, applied.schema, batch, planned, applied.rows)
+                self._write(session, applied, batch, planned, staged, _record(now))
                 faults.reached(faults.LAKE_STAGED)
                 self._tables.publish(session, table, staged, _record(now))
                 faults.reached(faults.LAKE_COMMITTED)
@@ -311,6 +312,25 @@ class Lake:
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
+
+    def _write(
+        self, session: SparkSession, applied: Applied, batch: Batch, planned: Plan, staged: str, parent: Record
+    ) -> None:
+        """Write a batch aside. Whole rows are first taken for rows without copies, which most tables have alone."""
+        from .apply import apply, apply_once
+
+        table = applied.schema.id
+        if planned.how is How.MATCH and not planned.gone and not self._counts_copies(applied):
+            if apply_once(session, self._tables, applied.schema, batch, planned, applied.rows, staged):
+                return
+            log.debug("%s: it has rows that are the same, which are counted from now on", table)
+            self._with_copies.add(table)
+            self._tables.stage(session, table, staged, parent)
+        apply(session, self._tables, applied.schema, batch, planned, applied.rows)
+
+    def _counts_copies(self, applied: Applied) -> bool:
+        """Whether whole rows are looked for first: one pass would fail, or move every wide row of the table."""
+        return applied.upkeep.wide or applied.schema.id in self._with_copies
 
     def evolve(self, applied: Applied, schema: TableSchema, source_id: str, epoch: int = 0) -> Applied:
         """Give a table the columns of another schema, in one commit, or find that it has them; its position stays."""

@@ -43,6 +43,11 @@ def chain(error: BaseException) -> tuple[Link, ...]:
     return tuple(_links(_java(error)))
 
 
+def inconsistent(error: BaseException) -> bool:
+    """Whether one of our own expressions has raised it."""
+    return any(link.inconsistent for link in chain(error))
+
+
 def _java(error: BaseException) -> Any:
     from pyspark.errors.exceptions.captured import CapturedException
 

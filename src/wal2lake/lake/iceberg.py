@@ -47,6 +47,7 @@ _STAGED = "wal2lake_staged_"
 _STAGED_NAME = re.compile(_STAGED + "[0-9a-f]{32}")
 _GUARD = "wal2lake_guard"
 _WAP, _WAP_BRANCH = "write.wap.enabled", "spark.wap.branch"
+_GAINS = {"added-records": 1, "deleted-records": -1, "added-position-deletes": -1, "removed-position-deletes": 1}
 _MISSING = ("NoSuchTableException", "NoSuchNamespaceException", "NoSuchViewException")
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -287,6 +288,15 @@ class IcebergTables:
             update = update.set(name, value)
         update.commit()
         transaction.commitTransaction()
+
+    def gained(self, session: SparkSession, table: TableId, staged: str) -> int:
+        loaded = self.load(session, table)
+        head, current = loaded.refs().get(staged).snapshotId(), loaded.currentSnapshot().snapshotId()
+        if head == current:
+            return 0
+        # What the commit itself has counted: totals are missing where a writer before it has left them out.
+        summary = self._summary(session, loaded.snapshot(head))
+        return sum(sign * int(summary.get(name, 0)) for name, sign in _GAINS.items())
 
     def note_record(self, session: SparkSession, table: TableId) -> None:
         """Write the record of the current version into the table's properties, too, where it outlives the version."""

@@ -53,13 +53,24 @@ class Batch:
     left_out: frozenset[int] = frozenset()
     """ignore changes in these partitions: their rows are to be exchanged as a whole"""
 
+    @property
+    def complete(self) -> bool:
+        """Whether all changes of its segments are part of it."""
+        return not (self.skip_before or self.end_before or self.left_out)
+
     def shape(self, segment: Segment, table: TableSchema) -> TableSchema:
         """The schema that a segment was written with."""
         return self.written.get(segment.schema, table)
 
     @property
-    def changes(self) -> int:
+    def rows(self) -> int:
+        """Rows of its segments and truncations: what there is to read."""
         return sum(segment.rows for _, segment in self.segments) + len(self.truncations)
+
+    @property
+    def changes(self) -> int:
+        """As they were made in the source."""
+        return sum(segment.changes for _, segment in self.segments) + len(self.truncations)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def condition(schema: TableSchema, batch: Batch, plan: Plan, rows: int) -> str:
     """The condition, to be added to the match by key of a MERGE into `t`; '' where it would not help."""
     # Rows that are matched by nothing are looked for too where a partition was emptied.
     # Whole rows are matched by deletes alone.
-    sought = batch.changes if plan.how is How.MERGE else sum(segment.deletes for _, segment in batch.segments)
+    sought = batch.rows if plan.how is How.MERGE else sum(segment.deletes for _, segment in batch.segments)
     if plan.gone or sought > MOST_CHANGES or rows < sought * LARGE:
         return ""
     if plan.how is How.MERGE:

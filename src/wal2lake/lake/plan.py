@@ -45,15 +45,15 @@ class Plan:
     may_delete: bool = True
     key_changes: bool = False
     unchanged: bool = False
-    changes: int = 0
-    """how many there are in the batch"""
+    rows: int = 0
+    """how many there are in the batch, of changes and truncations"""
     sought: int = 0
     """stored rows that are looked for: those that are deleted as a whole, or have values that were not sent"""
 
     @property
     def few(self) -> bool:
         """Whether keys of all changes fit into the memory of every task."""
-        return self.changes <= BROADCAST_KEYS
+        return self.rows <= BROADCAST_KEYS
 
     @property
     def join_hint(self) -> str:
@@ -93,7 +93,7 @@ def plan(before: TableSchema, batch: Batch) -> Plan:
         may_delete=any(segment.updates or segment.deletes for segment in facts),
         key_changes=any(segment.key_changes for segment in facts),
         unchanged=any(segment.unchanged for segment in facts),
-        changes=batch.changes,
+        rows=batch.rows,
         sought=sum(segment.deletes if how is How.MATCH else segment.unchanged for segment in facts),
     )
 

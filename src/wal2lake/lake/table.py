@@ -112,6 +112,9 @@ class TableFormat(Protocol):
         Fails if that was not written upon the current version, or if this has another record than `parent`.
         """
 
+    def gained(self, session: SparkSession, table: TableId, staged: str) -> int:
+        """How many rows more than before what was written under a name has; fewer are negative."""
+
     def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
         """Give the table another name. Fails if there is one of that name."""
 

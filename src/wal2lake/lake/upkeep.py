@@ -46,6 +46,12 @@ EXPIRY_PAUSE = 30.0
 BACKOFF_FIRST, BACKOFF_MOST = 60.0, 3600.0
 
 
+_WIDE = 500
+"""bytes of a stored row"""
+_SMALL = 32 * 1024 * 1024
+"""bytes of a table"""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the current version of a table says of itself. Without numbers nothing is ever due."""
@@ -62,6 +68,11 @@ class Facts:
     """when the oldest version was made, in seconds since 1970"""
     newest: float = 0.0
     """when the current version was made"""
+
+    @property
+    def wide(self) -> bool:
+        """Whether its rows are so large, and so many, that to move all of them costs more than to read them twice."""
+        return self.size > max(_WIDE * self.records, _SMALL)
 
     @property
     def files(self) -> int:

@@ -75,7 +75,7 @@ def test_without_a_key_an_update_is_a_delete_and_an_insert_of_whole_rows() -> No
         ("I", 1, "x", 0, None), ("D", 1, "x", 2, None), ("I", 2, "x", 3, None), ("D", 2, None, 4, None),
     ]  # fmt: skip
     decoded = cut.tables[0]
-    assert (decoded.inserts, decoded.updates, decoded.deletes) == (2, 0, 2)
+    assert (decoded.inserts, decoded.updates, decoded.deletes, decoded.split) == (2, 0, 2, 1)
     assert cut.refusals == {}
 
 

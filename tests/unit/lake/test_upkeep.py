@@ -272,3 +272,10 @@ def test_tidying_a_large_table_takes_several_steps() -> None:
 
 def test_tidying_takes_a_small_share_of_the_time() -> None:
     assert tidied_until(NOW, 3.0) == pytest.approx(NOW + 3.0 * 19)
+
+
+@pytest.mark.parametrize(
+    ("rows", "bytes", "wide"), [(10, 10_000, False), (10**6, 10**8, False), (10**6, 10**9, True), (10**4, 10**8, True)]
+)
+def test_rows_are_wide_by_their_average_in_a_table_that_is_not_small(rows: int, bytes: int, wide: bool) -> None:
+    assert Facts(records=rows, size=bytes).wide is wide
