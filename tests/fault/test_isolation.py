@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.changelog.witness import Witness
 from wal2lake.control.scheduler import GroupScheduler
+from wal2lake.errors import ConnectionFailed
 from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -110,3 +112,66 @@ def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(
         mirrored.database.execute("INSERT INTO t VALUES (2, 'y')")
         mirrored.follows("t")
     assert "unexpected RuntimeError" in caplog.text and "nobody is to see" not in caplog.text
+
+
+# ---- while a slot is made
+
+
+CREATING = (
+    "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT%' AND wait_event_type = 'Lock'"
+    " AND datname = current_database()"
+)
+
+
+def _end_the_making_of_a_slot(database: Database) -> None:
+    """While it waits for a transaction, its connection breaks."""
+    ((pid,),) = wait_until(lambda: database.rows(CREATING), 60, "a slot is waited for")
+    database.execute(f"SELECT pg_terminate_backend({pid})")
+
+
+def _leases(database: Database) -> int:
+    return int(database.value(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    ))  # fmt: skip
+
+
+def test_a_connection_that_breaks_while_the_first_slot_is_made_ends_the_run_in_good_order(mirrored: Mirrored) -> None:
+    """Nor can the state store be told that it ends; the lease is given back all the same."""
+    database = mirrored.database
+    with database.connect(autocommit=False) as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute("INSERT INTO t VALUES (2, 'open')")
+        run = pool.submit(mirrored.once)
+        wait_until(lambda: database.rows(CREATING), 60, "the slot is waited for")
+        assert _leases(database) == 1
+        database.execute(f'ALTER DATABASE "{database.name}" SET default_transaction_read_only = on')
+        database.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid NOT IN (pg_backend_pid(), %s)"
+            " AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
+            [writer.info.backend_pid],
+        )
+        _end_the_making_of_a_slot(database)
+        with pytest.raises(ConnectionFailed):
+            run.result(60)
+        assert _leases(database) == 0
+        database.execute(f'ALTER DATABASE "{database.name}" RESET default_transaction_read_only')
+    mirrored.catches_up("t")
+
+
+def test_a_connection_that_breaks_while_the_slot_of_a_copy_is_made_concerns_that_copy_alone(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    mirrored.catches_up("t")
+    with mirrored.running():
+        mirrored.is_streaming("t")
+        with database.connect(autocommit=False) as writer:
+            writer.execute("CREATE TABLE unrelated (id int)")
+            database.execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
+            _end_the_making_of_a_slot(database)
+            failed = mirrored.fails("u")
+            assert "psycopg" not in str(failed.error) and "unexpected" not in str(failed.error)
+            database.execute("INSERT INTO t VALUES (2, 'meanwhile')")
+            mirrored.follows("t")
+            writer.rollback()
+        Mirror(mirrored.config).resume(["public.u"])
+        mirrored.follows("t", "u")
