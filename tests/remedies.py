@@ -16,10 +16,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "wal2lake"
 TESTS = Path(__file__).parent
 T = TypeVar("T", bound=Callable[..., Any])
 
-_COMMAND = re.compile(r"wal2lake (?!and\b|on\b|did\b|does\b)[a-z]+[^;,)]*")
+_WORDS = r"""(?:'[^']*'|"[^"]*"|[^;,)'"])"""
+_COMMAND = re.compile(rf"wal2lake (?!and\b|on\b|did\b|does\b)[a-z]+{_WORDS}*")
 _SQL = re.compile(
-    r"\b(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT|ROLLBACK|COMMIT|UPDATE|DELETE) [A-Z_a-z…].*?(?=;|$|, or |, and )"
+    r"\b(?:DO (\$\w*\$) .*? \1|(?:ALTER|CREATE|DROP|GRANT|REVOKE|SELECT|ROLLBACK|COMMIT|UPDATE|DELETE) [A-Z_a-z…]"
+    rf"(?:{_WORDS}|[,)])*?(?=;|$|, or |, and ))"
 )
+_FIX = re.compile(r"wal2lake [a-z]|(?:ALTER|CREATE|DO|DROP|GRANT|REVOKE|SELECT) .*;( --.*)?$")
+FIXES = ("control/judgement.py", "source/facts.py")
+"""where the fixes of `check` are written"""
 
 
 def heals(*remedies: str) -> Callable[[T], T]:
@@ -30,6 +35,11 @@ def heals(*remedies: str) -> Callable[[T], T]:
 
     assert remedies
     return register
+
+
+def fixes(*statements: str) -> Callable[[T], T]:
+    """Says which fixes of `check` a test carries out and finds to help: `function: text`, as `fix_inventory` has it."""
+    return heals(*statements)
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,32 @@ def inventory() -> list[Remedy]:
 
 
 @cache
-def registered() -> frozenset[str]:
+def fix_inventory() -> frozenset[str]:
+    """Every fix that `check` can print and that is a command or SQL, with the function that it stands in."""
+    return frozenset(f"{name}: {text}" for path in FIXES for name, text in _fixes_of_file(SOURCE / path))
+
+
+def _fixes_of_file(path: Path) -> Iterator[tuple[str, str]]:
+    """Texts that begin with a command; parts of longer ones, and texts about commands, do not."""
+    tree = ast.parse(path.read_text("utf-8"))
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in parts:
+                    text = _template(node)
+                    if _FIX.match(text):
+                        yield function.name, text
+
+
+@cache
+def registered(decorator: str = "heals") -> frozenset[str]:
     """The words by which tests say what they carry out."""
     found: set[str] = set()
-    texts = [text for path in TESTS.rglob("test_*.py") if "heals(" in (text := path.read_text("utf-8"))]
+    texts = [text for path in TESTS.rglob("test_*.py") if f"{decorator}(" in (text := path.read_text("utf-8"))]
     for text in texts:
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "heals":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == decorator:
                 found |= {_template(argument) for argument in node.args}
     return frozenset(found)
 
@@ -130,4 +159,4 @@ def _template(node: ast.expr) -> str:
 
 def _blank(text: str) -> str:
     """A template for `format` in the same form."""
-    return re.sub(r"\{\w+\}", "…", text).replace("{{", "{").replace("}}", "}")
+    return re.sub(r"\{\w+(:\w+)?\}", "…", text).replace("{{", "{").replace("}}", "}")

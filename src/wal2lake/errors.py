@@ -9,10 +9,11 @@
     ├── CaptureError             the capture process
     │   └── ChangeLogDamaged
     ├── TableError               one table; the others go on
-    │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── OperationRefused
+    │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── KeyMisleading
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── LakeNameTaken
     │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
-    │   ├── PartitionForeign     ├── RowsNotKept    ├── KeyMisleading  └── LakeRolledBack
+    │   ├── PartitionForeign     ├── RowsNotKept    ├── LakeTableGone  ├── LakePositionLost
+    │   └── LakeRolledBack
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
@@ -27,11 +28,13 @@ Row values never appear in either; keys may.
 from __future__ import annotations
 
 import errno
-import re
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
+
+from . import quoting
 
 
 class Kind(StrEnum):
@@ -55,29 +58,37 @@ class Wal2LakeError(Exception):
 
     def _fill(self, template: str) -> str:
         # The template's own line ends go; what fields hold is kept, but for what would end the line.
-        return " ".join(" ".join(template.split()).format_map(_Missing(self.fields)).splitlines())
+        return _one_line(_Filling().vformat(" ".join(template.split()), (), self.fields))
 
     @property
     def remedy(self) -> str:
         given = self.fields.get("remedy")
-        return self._fill(self.remedy_text) if given is None else _named(str(given), self.fields)
+        return self._fill(self.remedy_text) if given is None else _one_line(str(given))
+
+    def about(self, table: str) -> Wal2LakeError:
+        """The same of a source table: the lake knows its tables by their own names, commands mean the source's."""
+        return type(self)(**{**self.fields, "table": table}) if "table" in self.fields else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), dict(self.fields))
 
 
-def _named(text: str, fields: Mapping[str, Any]) -> str:
-    """A text with the fields that it names; any other brace stands for itself, as in a line of configuration."""
-    return re.sub(r"\{(\w+)\}", lambda found: str(fields.get(found[1], found[0])), text)
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _rebuild(cls: type[Wal2LakeError], fields: dict[str, Any]) -> Wal2LakeError:
     return cls(**fields)
 
 
-class _Missing(dict[str, Any]):
-    def __missing__(self, key: str) -> str:
-        return "?"
+class _Filling(string.Formatter):
+    """Fills fields into a template. `{table:shell}`, `{table:toml}` and `{column:toml_key}` are quoted for a paste."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002 - the base's
+        return kwargs.get(str(key), "?")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return str(getattr(quoting, format_spec)(str(value)) if format_spec else value)
 
 
 class ConfigError(Wal2LakeError):
@@ -165,49 +176,39 @@ class ChangeLogDamaged(CaptureError):
 class TableError(Wal2LakeError):
     """{table}: {cause}"""
 
-    def about(self, table: str) -> TableError:
-        """The same of a source table: the lake knows its tables by their own names, commands mean the source's."""
-        return type(self)(**{**self.fields, "table": table})
-
 
 class ValueRefused(TableError):
     """{table}: column {column} of the row with {key} holds {what}, which {lake_type} can't hold"""
 
     remedy_text = (
-        "set [tables.'{table}'] types = {{ {column} = \"{carrier}\" }} in the configuration, "
-        "then: wal2lake tables resync '{table}'"
+        "set [tables.{table:toml}] types = {{ {column:toml_key} = {carrier:toml} }} in the configuration, "
+        "then: wal2lake tables resync {table:shell}"
     )
 
 
 class SchemaChanged(TableError):
     """{table}: its columns or key changed at the source ({cause})"""
 
-    remedy_text = "copy it anew with: wal2lake tables resync '{table}'"
+    remedy_text = "copy it anew with: wal2lake tables resync {table:shell}"
 
 
 class SchemaUnclear(TableError):
     """{table}: its columns changed at the source, and it can't be told how: {question}"""
 
-    remedy_text = "whatever the answer, a fresh copy has it: wal2lake tables resync '{table}'"
-
-
-class OperationRefused(TableError):
-    """{table}: {operation} arrived, but the table has no key and no replica identity to find the row by"""
-
-    remedy_text = "ALTER TABLE {sql_name} REPLICA IDENTITY FULL; then: wal2lake tables resync '{table}'"
+    remedy_text = "whatever the answer, a fresh copy has it: wal2lake tables resync {table:shell}"
 
 
 class UpdatesRefused(TableError):
     """{table}: it is not published, because PostgreSQL would refuse UPDATE and DELETE on it: {cause}"""
 
-    remedy_text = "{fix} -- or, if its rows are only ever inserted: [tables.'{table}'] append_only = true"
+    remedy_text = "{fix} -- or, if its rows are only ever inserted: [tables.{table:toml}] append_only = true"
 
 
 class UpdatesSeen(TableError):
     """{table}: it is append_only, but PostgreSQL has counted {count} updated or deleted rows since its copy"""
 
     remedy_text = (
-        "copy it as it is now: wal2lake tables resync '{table}'; if that will happen again, remove append_only and "
+        "copy it as it is now: wal2lake tables resync {table:shell}; if that will happen again, remove append_only and "
         "give it a replica identity: {fix}"
     )
 
@@ -229,22 +230,22 @@ class CopyFailed(TableError):
 class PartitionUnlogged(TableError):
     """{table}: its partition {partition} is unlogged, so that changes of its rows are not in the WAL"""
 
-    remedy_text = "ALTER TABLE {sql_name} SET LOGGED; then: wal2lake tables resume '{table}'"
+    remedy_text = "ALTER TABLE {sql_name} SET LOGGED; then: wal2lake tables resume {table:shell}"
 
 
 class RowsNotKept(TableError):
     """{table}: rows of partitions that went can't be told from others, so that on_partition_drop can't keep them"""
 
     remedy_text = (
-        "set [tables.'{table}'] on_partition_drop = \"delete\" in the configuration, which deletes them, "
-        "then: wal2lake tables resync '{table}'"
+        'set [tables.{table:toml}] on_partition_drop = "delete" in the configuration, which deletes them, '
+        "then: wal2lake tables resync {table:shell}"
     )
 
 
 class PartitionForeign(TableError):
     """{table}: its partition {partition} is a foreign table, so that changes of its rows are not in the WAL"""
 
-    remedy_text = "detach it from its table; then: wal2lake tables resume '{table}'"
+    remedy_text = "ALTER TABLE {sql_parent} DETACH PARTITION {sql_name}; then: wal2lake tables resume {table:shell}"
 
 
 class CopyNeeded(TableError):
@@ -257,7 +258,7 @@ class CopyNeeded(TableError):
 class ForeignTable(TableError):
     """{table}: the lake already has a table {lake_table} that wal2lake did not make from this source table"""
 
-    remedy_text = "rename or drop that lake table, then: wal2lake tables resume '{table}'"
+    remedy_text = "rename or drop that lake table, then: wal2lake tables resume {table:shell}"
 
 
 class LakeNameTaken(TableError):
@@ -265,20 +266,32 @@ class LakeNameTaken(TableError):
 
     kind = Kind.TRANSIENT
     remedy_text = (
-        "name its lake table otherwise with [tables.'{table}'] target = 'schema.name', and start the run again"
+        "name its lake table otherwise with [tables.{table:toml}] target = 'schema.name', and start the run again"
     )
 
 
 class TableRecreated(TableError):
     """{table}: it was dropped and created again at the source; lake table {lake_table} has the rows of the old one"""
 
-    remedy_text = "replace them by the new table's rows with: wal2lake tables resync '{table}'"
+    remedy_text = "replace them by the new table's rows with: wal2lake tables resync {table:shell}"
+
+
+class LakeTableGone(TableError):
+    """{table}: its lake table is gone"""
+
+    remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
+
+
+class LakePositionLost(TableError):
+    """{table}: its lake table has lost its position"""
+
+    remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class LakeRolledBack(TableError):
     """{table}: its lake table went back from {known} to {lsn}: it was rolled back, or an older version was restored"""
 
-    remedy_text = "re-copy it with: wal2lake tables resync '{table}'"
+    remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class LakeError(Wal2LakeError):
@@ -318,7 +331,7 @@ class CommitUnknown(LakeError):
 class LakeInconsistent(LakeError):
     """the lake: {operation} failed: the lake table of {table} lacks rows that the changes refer to"""
 
-    remedy_text = "something else has written to it; copy it anew with: wal2lake tables resync '{table}'"
+    remedy_text = "something else has written to it; copy it anew with: wal2lake tables resync {table:shell}"
 
 
 class GroupHeld(Wal2LakeError):

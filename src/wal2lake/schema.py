@@ -121,8 +121,8 @@ class HeapFile:
     """of a partition: its membership at each level, from the leaf up"""
     empty: bool = field(default=False, compare=False)
     """it is known to have no rows at that moment"""
-    outside: tuple[TableId, str] | None = field(default=None, compare=False)
-    """name and relkind of a partition whose changes are not in the WAL"""
+    outside: tuple[TableId, str, TableId] | None = field(default=None, compare=False)
+    """name, relkind and parent of a partition whose changes are not in the WAL"""
     bounds: Bounds | None = None
     """of a partition: where its rows are, if that can be told"""
 

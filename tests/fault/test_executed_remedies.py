@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from waiting import wait_until
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused, ConfigError, SlotLost, SourceRefused, Wal2LakeError
 from wal2lake.mirror import Mirror
+from wal2lake.quoting import identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +60,96 @@ def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
             catalog.drop_table(("public", "t"))
         mirrored.heed(failed.remedy)
         mirrored.becomes_equal("t")
+
+
+@heals("its lake table has lost its position")
+def test_a_lake_table_that_somebody_made_anew_from_its_rows(mirrored: Mirrored) -> None:
+    mirrored.catches_up("t")
+    session = _users_session(mirrored)
+    for _ in range(2):
+        session.sql("CREATE OR REPLACE TABLE lake.public.t USING iceberg AS SELECT * FROM lake.public.t LIMIT 3")
+    session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)").collect()
+    mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
+    failed = missed(mirrored.once())["t"]
+    assert "has lost its position" in str(failed.error)
+    mirrored.heed(failed.remedy)
+    mirrored.catches_up("t")
+
+
+@heals("lacks rows that the changes refer to")
+def test_rows_that_somebody_deleted_in_the_lake(mirrored: Mirrored) -> None:
+    """The lake table has a name of its own; what is to be done is said of the source's."""
+    mirrored.configure(tables={"public.t": {"target": "elsewhere.its_own"}})
+    mirrored.database.execute(
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL, ADD n int; UPDATE t SET v = repeat('v', 9000)"
+    )
+    assert not mirrored.once().missed
+    _users_session(mirrored).sql("DELETE FROM lake.elsewhere.its_own WHERE id < 4")
+    mirrored.database.execute("UPDATE t SET n = 1")
+    failed = missed(mirrored.once())["t"]
+    assert "lacks rows that the changes refer to" in str(failed.error)
+    mirrored.heed(failed.remedy)
+    assert not mirrored.once().missed
+    with open_catalog(mirrored.lake) as catalog:
+        rows = catalog.load_table(("elsewhere", "its_own")).scan().to_arrow().to_pylist()
+    names = mirrored.database.rows("SELECT id, v, n FROM t")
+    assert sorted((row["id"], row["v"], row["n"]) for row in rows) == sorted(names)
+
+
+def _users_session(mirrored: Mirrored) -> SparkSession:
+    """Another Spark session on the same catalog."""
+    session = mirrored.spark.newSession()
+    for name, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".warehouse": str(mirrored.lake),
+        ".uri": f"jdbc:sqlite:{mirrored.lake / 'catalog.db'}", ".jdbc.schema-version": "V1", ".cache-enabled": "false",
+    }.items():  # fmt: skip
+        session.conf.set(f"spark.sql.catalog.lake{name}", value)
+    return session
+
+
+@heals("PartitionForeign")
+def test_a_partition_that_is_on_another_server(mirrored: Mirrored) -> None:
+    mirrored.database.execute(
+        """
+        CREATE TABLE p (id int NOT NULL, v text) PARTITION BY RANGE (id);
+        CREATE TABLE "its part" PARTITION OF p FOR VALUES FROM (0) TO (100) PARTITION BY RANGE (id);
+        CREATE TABLE p_1 PARTITION OF "its part" (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (10);
+        INSERT INTO p VALUES (1, 'v');
+        CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER other FOREIGN DATA WRAPPER nowhere;
+        """
+    )
+    with mirrored.running():
+        mirrored.is_streaming("p", "t")
+        mirrored.database.execute(
+            'CREATE FOREIGN TABLE far PARTITION OF "its part" FOR VALUES FROM (10) TO (20) SERVER other'
+        )
+        failed = mirrored.fails("p", "is a foreign table")
+        mirrored.database.execute("INSERT INTO t VALUES (10, 'goes on')")
+        mirrored.follows("t")
+        mirrored.heed(failed.remedy)
+        mirrored.database.execute("INSERT INTO p VALUES (2, 'more')")
+        mirrored.becomes_equal("p")
+
+
+AWKWARD = 'it\'s "my" $HOME.table\\ `x`; {table}'
+
+
+def test_a_table_and_a_column_of_awkward_names(mirrored: Mirrored) -> None:
+    """What is printed is for the shell, for psql and for the configuration file, whatever a name holds."""
+    name = identifier(AWKWARD)
+    mirrored.database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, {name} date); INSERT INTO {name} VALUES (1)")
+    mirrored.catches_up("t")
+    mirrored.database.execute(f"UPDATE {name} SET {name} = 'infinity'")
+    (failed,) = mirrored.once().missed
+    assert failed.remedy is not None
+    setting, then = failed.remedy.removeprefix("set ").split(" in the configuration, then: ")
+    section, types = setting.split("] types", 1)
+    mirrored.configure(**tomllib.loads(f"{section}]\ntypes{types}"))
+    mirrored.heed(then)
+    assert not mirrored.once().missed
+    with open_catalog(mirrored.lake) as catalog:
+        rows = catalog.load_table(("public", AWKWARD)).scan().to_arrow().to_pylist()
+    assert rows == [{"id": 1, AWKWARD: "infinity"}]
 
 
 @heals("leaves out some of insert")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from mirroring import Mirrored
 
 from servers import Database
 from waiting import wait_until
+from wal2lake.lake import Lake
+from wal2lake.lake.model import Applied
 from wal2lake.mirror import Mirror
 from wal2lake.source import slot
+from wal2lake.source.model import CopySource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,13 +94,38 @@ def test_a_table_under_a_migration_comes_in_after_it_and_the_others_go_on(
         mirrored.is_streaming(*TABLES)
         mirrored.database.execute("CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (1)")
         migration.execute("ALTER TABLE c ADD COLUMN v text")
-        Mirror(mirrored.config).add(["public.c"])
         wait_until(lambda: "has to wait: public.c is locked" in caplog.text, 30, lambda: caplog.text)
         mirrored.database.execute("INSERT INTO a VALUES (3)")
         mirrored.follows("a")
         migration.commit()
         mirrored.is_streaming("c")
         mirrored.follows(*TABLES, "c")
+
+
+def test_who_waits_to_alter_a_table_during_its_copy_comes_first_and_the_copy_is_repeated(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The readers of the copy would wait for the ALTER, the ALTER for the copy, and the application for both."""
+    copy, altering = Lake.copy, mirrored.database.connect()
+    altered = threading.Event()
+
+    def alter() -> None:
+        altering.execute("ALTER TABLE a ADD COLUMN v text DEFAULT 'x'")
+        altered.set()
+
+    def copy_after(lake: Lake, source: CopySource, *rest: Any) -> Applied:
+        if source.schema.id.name == "a" and not altered.is_set():
+            threading.Thread(target=alter).start()
+            waiting = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+            wait_until(lambda: mirrored.database.value(waiting, [altering.info.backend_pid]), 30, "the ALTER waits")
+        return copy(lake, source, *rest)
+
+    monkeypatch.setattr(Lake, "copy", copy_after)
+    with mirrored.running():
+        assert altered.wait(60), "the ALTER goes on"
+        mirrored.is_streaming("b")
+        Mirror(mirrored.config).resync(["public.a"])
+        mirrored.becomes_equal(*TABLES)
 
 
 def test_a_first_start_that_waits_for_an_open_transaction_says_so_and_stops_when_it_is_told_to(

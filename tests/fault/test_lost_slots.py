@@ -12,9 +12,10 @@ import pytest
 from mirroring import Mirrored, lines_of_error, missed
 
 from command import Project
-from remedies import heals
+from remedies import fixes, heals
 from servers import Database, fresh_database
 from waiting import wait_until
+from wal2lake.control.preflight import check
 from wal2lake.demo.compare import open_catalog
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import SlotLost
@@ -73,6 +74,17 @@ def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     _change(mirrored.database, 102)
     _assert_refused_then_repaired(mirrored)
+
+
+@fixes("judge_slot: wal2lake tables resync --all")
+def test_a_slot_that_was_dropped_is_told_by_check_before_a_run(mirrored: Mirrored) -> None:
+    mirrored.catches_up(*TABLES)
+    mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
+    _change(mirrored.database, 101)
+    (found,) = [finding for finding in check(mirrored.config) if finding.blocks]
+    mirrored.heed(found.fix)
+    mirrored.catches_up(*TABLES)
+    assert not [finding for finding in check(mirrored.config) if finding.blocks]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import PATIENCE, Mirrored, missed
 
-from remedies import heals
+from remedies import fixes, heals, steps
 from servers import Database
 from waiting import wait_until
 from wal2lake.mirror import Mirror
@@ -106,6 +106,7 @@ def test_a_table_that_loses_its_key_is_taken_out_of_the_publication_and_copied_w
 
 
 @heals("UpdatesSeen")
+@fixes("identity_fix: ALTER TABLE … REPLICA IDENTITY FULL;")
 def test_an_append_only_table_follows_inserts_and_stops_at_an_update_until_it_is_copied_again(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -134,7 +135,9 @@ def test_an_append_only_table_follows_inserts_and_stops_at_an_update_until_it_is
         mirrored.follows("t", "lines", "parts")
     mirrored.configure(tables={"public.parts": {"append_only": True}})
     assert set(missed(mirrored.once())) == {"lines"}
-    database.execute("ALTER TABLE lines REPLICA IDENTITY FULL; DELETE FROM lines WHERE v = 5")
+    *_, identity = steps(str(stopped.remedy))
+    assert isinstance(identity, str) and identity.endswith("REPLICA IDENTITY FULL")
+    database.execute(f"{identity}; DELETE FROM lines WHERE v = 5")
     mirrored.catches_up("t", "lines", "parts")
     Mirror(mirrored.config).teardown()
     assert database.rows("SELECT pubname FROM pg_publication") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from wal2lake.control.store import StateStore
 from wal2lake.position import Lsn
 from wal2lake.source import publication
 from wal2lake.source.connect import connect, server_facts
+from wal2lake.source.facts import heap_facts
 from wal2lake.source.slot import slot_name
 
 
@@ -130,6 +132,33 @@ def test_one_run_of_the_script_gives_an_ordinary_role_all_that_it_needs(
     finally:
         roles = f"{role}, {role}_boss"
         database.execute(f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
+
+
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_a_table_that_somebody_has_locked_does_not_hold_up_the_check(
+    database: Database, config: ConfigFactory, by_filter: bool
+) -> None:
+    database.execute(
+        """
+        CREATE TABLE plain (id int PRIMARY KEY); INSERT INTO plain SELECT generate_series(1, 999); ANALYZE plain;
+        CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE leaf PARTITION OF parted FOR VALUES FROM (0) TO (10);
+        """
+    )
+    if by_filter:
+        database.execute("CREATE PUBLICATION theirs FOR TABLE plain WHERE (id > 3), parted")
+    made = config(groups=[{"name": "default", "publication": "theirs"} if by_filter else {"name": "default"}])
+    with database.connect(autocommit=False) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("LOCK TABLE plain, ONLY parted, leaf IN ACCESS EXCLUSIVE MODE")
+        try:
+            findings = pool.submit(check, made).result(20)
+        finally:
+            other.rollback()
+    told = [finding for finding in findings if finding.level is not Level.NOTES]
+    assert [finding.level for finding in told] == ([Level.WARNS] if by_filter else [])
+    with connect(made.source) as conn:
+        (unmeasured,) = heap_facts(conn, [database.value("SELECT 'plain'::regclass::oid::int8")])
+    assert unmeasured.bytes > 0
 
 
 def test_a_slot_of_ours_made_by_something_else_is_noticed(database: Database, config: ConfigFactory) -> None:

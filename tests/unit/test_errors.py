@@ -51,9 +51,10 @@ def test_a_given_remedy_may_hold_a_line_of_configuration() -> None:
 
 
 def test_an_error_of_a_lake_table_is_told_of_its_source_table() -> None:
-    error = errors.TableError(table="lake.name", cause="gone", remedy="wal2lake tables resync '{table}'")
+    error = errors.LakeTableGone(table="lake.name")
     about = error.about("public.t")
-    assert (str(about), about.remedy) == ("public.t: gone", "wal2lake tables resync 'public.t'")
+    assert str(about) == "public.t: its lake table is gone"
+    assert about.remedy == "re-copy it with: wal2lake tables resync 'public.t'"
 
 
 def test_a_field_that_was_not_given_is_a_question_mark() -> None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from ..config import Config, GroupConfig
 from ..errors import CommandRefused, GroupHeld, SourceRefused
+from ..quoting import shell
 from ..schema import TableId
 from ..source import selection
 from ..source.database import Source
@@ -100,9 +101,9 @@ class Commands:
         record = next((record for record in records if record.oid == table.oid), None)
         if record is None or (wish is not None and wish.wanted is False):
             return
-        remedy = f"see: wal2lake tables list; to copy it anew: wal2lake tables resync '{table.id}'"
+        remedy = f"see: wal2lake tables list; to copy it anew: wal2lake tables resync {shell(str(table.id))}"
         if group not in (None, record.group):
-            remedy = f"wal2lake tables move '{table.id}' --group {group}"
+            remedy = f"wal2lake tables move {shell(str(table.id))} --group {group}"
         raise CommandRefused(object=str(table.id), cause=f"group {record.group} mirrors it already", remedy=remedy)
 
     def _may_join(self, oid: int, table: TableId, group: GroupConfig, as_leaves: bool = False) -> None:
@@ -150,7 +151,7 @@ class Commands:
             return groups[0]
         raise CommandRefused(
             object=str(table.id), cause=f"there are several groups: {', '.join(each.name for each in groups)}",
-            remedy=f"wal2lake tables add '{table.id}' --group {groups[0].name}",
+            remedy=f"wal2lake tables add {shell(str(table.id))} --group {groups[0].name}",
         )  # fmt: skip
 
     def remove(self, names: Sequence[str], drop_lake: bool) -> tuple[str, ...]:
@@ -250,7 +251,7 @@ class Commands:
             if both := [str(mine[oid]) for oid in theirs if oid in mine]:
                 raise CommandRefused(
                     object=f"group {config.name}", cause=f"group {other.name} has {', '.join(both[:5])}",
-                    remedy=f"make it without them, then: wal2lake tables move '{both[0]}' --group {config.name}",
+                    remedy=f"make it without them, then: wal2lake tables move {shell(both[0])} --group {config.name}",
                 )  # fmt: skip
 
     def drop_group(self, name: str, wait: Callable[[Callable[[], bool]], bool]) -> bool:
@@ -310,7 +311,7 @@ class Commands:
                 return group
         raise CommandRefused(
             object=f"group {name}", cause="there is no such group",
-            remedy=f"one of: {', '.join(group.name for group in groups)}; or: wal2lake groups create {name}",
+            remedy=f"one of: {', '.join(group.name for group in groups)}; or: wal2lake groups create {shell(name)}",
         )  # fmt: skip
 
     def _find(self, names: Sequence[str]) -> list[FoundTable]:
@@ -332,9 +333,10 @@ class Commands:
         records = self._any_named(names)
         for record in records:
             if record.state is TableState.DROPPED:
+                name = str(record.id)
                 raise CommandRefused(
-                    object=str(record.id), cause="it was dropped at the source, and its lake table stays as it was",
-                    remedy=f"drop the lake table, too, with: wal2lake tables remove '{record.id}' --drop-lake",
+                    object=name, cause="it was dropped at the source, and its lake table stays as it was",
+                    remedy=f"drop the lake table, too, with: wal2lake tables remove {shell(name)} --drop-lake",
                 )  # fmt: skip
         return records
 

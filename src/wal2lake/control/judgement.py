@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..pgtypes import STRING
+from ..quoting import identifier, literal, shell, toml
 from ..schema import Identity, TableId, TableSchema
-from ..source.facts import OwnObject, RefusedHeap, fix_of, index_fix, owner_remedy, quoted, read_grants
+from ..source.facts import OwnObject, RefusedHeap, fix_of, index_fix, owner_remedy, read_grants
 
 if TYPE_CHECKING:
     from ..source.connect import ServerFacts
@@ -144,7 +145,7 @@ def judge_room(server: ServerFacts, slots: Sequence[GroupSlot], copies: int = 1)
 def judge_slot(slot: GroupSlot) -> Iterator[Finding]:
     name = f"slot {slot.slot}"
     # It may be somebody's who needs it, so it is not part of a script.
-    drop = f"SELECT pg_drop_replication_slot('{slot.slot}');"
+    drop = f"SELECT pg_drop_replication_slot({literal(slot.slot)});"
     if not slot.exists:
         if slot.continued:
             yield Finding(
@@ -192,17 +193,17 @@ def judge_role(
             yield Finding(
                 f"{each.kind.lower()} {'.'.join(each.name)}", Level.BLOCKS,
                 f"belongs to {each.owner}: only an owner can change it",
-                f"ALTER {each.kind} {quoted(*each.name)} OWNER TO {role};", sql=True,
+                f"ALTER {each.kind} {identifier(*each.name)} OWNER TO {role};", sql=True,
             )  # fmt: skip
 
 
 def judge_heap(heap: HeapFacts, server: ServerFacts) -> Iterator[Finding]:
     """A table that will be published: can it be read and published?"""
-    name, role = str(heap.id), quoted(server.role)
+    name, role = str(heap.id), identifier(server.role)
     if heap.kind == "f":
         yield Finding(
             name, Level.BLOCKS, "is a foreign table as a partition, which can't be published: leave out its root, or "
-            "detach it", f"exclude = ['{heap.root}']",
+            "detach it", f"exclude = [{toml(str(heap.root))}]",
         )  # fmt: skip
         return
     if heap.persistence == "u":
@@ -235,7 +236,7 @@ def judge_updates(table: TableId, heaps: Sequence[RefusedHeap], ours: bool) -> I
     if ours:
         consequence += (
             f". It is not mirrored until it has a replica identity, or, if its rows are only ever inserted: "
-            f"[tables.'{table}'] append_only = true"
+            f"[tables.{toml(str(table))}] append_only = true"
         )
     yield Finding(str(table), Level.BLOCKS if ours else Level.WARNS, consequence, fix_of(table, heaps), sql=True)
 
@@ -246,7 +247,7 @@ def judge_wanted_twice(groups: Mapping[str, Sequence[str]]) -> Iterator[Finding]
         if len(names) > 1:
             yield Finding(
                 table, Level.BLOCKS, f"is wanted by groups {' and '.join(names)}, and a table can be in one only",
-                f"exclude it in all but one of them: exclude = ['{table}']",
+                f"exclude it in all but one of them: exclude = [{toml(table)}]",
             )  # fmt: skip
 
 
@@ -282,7 +283,7 @@ def judge_removed(matched: Mapping[int, str], wishes: Iterable[TableWish]) -> It
             name = matched[wish.oid]
             yield Finding(
                 name, Level.NOTES, "was removed by a command: a run does not mirror it, though the configuration "
-                "means it", f"wal2lake tables add '{name}'",
+                "means it", f"wal2lake tables add {shell(name)}",
             )  # fmt: skip
 
 
@@ -351,7 +352,7 @@ def judge_settings(configured: Iterable[str], wanted: Collection[str], lost: Col
     for name in configured:
         if name not in wanted:
             yield Finding(
-                f"[tables.'{name}']", Level.BLOCKS if name in lost else Level.WARNS,
+                f"[tables.{toml(name)}]", Level.BLOCKS if name in lost else Level.WARNS,
                 "no mirrored table has this name, so its settings are not used",
                 "correct the name, or remove the section",
             )  # fmt: skip
@@ -386,7 +387,7 @@ def _megabytes(size: int) -> str:
 
 
 def _sql_name(schema: TableSchema) -> str:
-    return quoted(schema.id.schema, schema.id.name)
+    return identifier(schema.id.schema, schema.id.name)
 
 
 def script(findings: Iterable[Finding]) -> str:

@@ -284,6 +284,9 @@ def unfollowed(schema: TableSchema, error: Incompatible | Unclear, policy: Polic
 
 def refused(refusal: Refusal) -> Wal2LakeError:
     """The error that a refusal in the change log stands for."""
+    if refusal.error == "OperationRefused":
+        # Of a change log that an older version has written.
+        return CopyNeeded(table=refusal.fields["table"], cause="a change does not tell which row is meant")
     kind = getattr(errors, refusal.error, None)
     if not (isinstance(kind, type) and issubclass(kind, Wal2LakeError)):
         kind = errors.TableError

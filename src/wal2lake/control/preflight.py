@@ -26,14 +26,16 @@ from ..errors import (
     ConnectionFailed,
     KeyMisleading,
     OtherInstallation,
+    SourceBusy,
     SourceRefused,
     Wal2LakeError,
 )
 from ..installation import Installation
+from ..quoting import identifier
 from ..schema import TableSchema
 from ..source import catalog, copying, matching, publication, selection, slot
 from ..source.connect import Connection, ServerFacts, connect, server_facts
-from ..source.facts import heap_facts, over_unix_socket, own_objects, quoted, refused_heaps
+from ..source.facts import measured_heaps, over_unix_socket, own_objects, refused_heaps
 from .judgement import (
     Finding,
     GroupSlot,
@@ -107,7 +109,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     table_findings, matched = _match_tables(conn, groups, stored)
     size = 0
     for group, oids in matched:
-        for heap in heap_facts(conn, oids):
+        for heap in measured_heaps(conn, oids):
             # What somebody else has published needs no owner's rights.
             judged = heap if group.publication is None else replace(heap, owned=True)
             table_findings += judge_heap(judged, server)
@@ -142,7 +144,7 @@ def _check_role(
     to_make = [f"publication {name}" for name in publications if ("PUBLICATION", name) not in names]
     if config.state.dsn is None and ("SCHEMA", "wal2lake") not in names:
         to_make.append("schema wal2lake")
-    yield from judge_role(server, quoted(server.role), quoted(server.database), own, to_make)
+    yield from judge_role(server, identifier(server.role), identifier(server.database), own, to_make)
 
 
 def _group_slot(conn: Connection, group: str, server: ServerFacts, log: ChangeLog) -> GroupSlot:
@@ -243,7 +245,8 @@ def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: l
     found = {str(table.id): table for table in catalog.tables(conn, oids).values()}
     schemas, refused = _described(conn, config.tables_of(group), oids)
     for error in refused:
-        yield _from_error("tables", error)
+        finding = _from_error("tables", error)
+        yield replace(finding, level=Level.WARNS) if isinstance(error, SourceBusy) else finding
     yield from judge_types(schemas)
     for schema in schemas:
         if settings_of(config.tables, schema.id, schema.heeds).append_only:
@@ -267,16 +270,16 @@ def _check_columns(conn: Connection, config: Config, group: GroupConfig, oids: l
 
 def _described(
     conn: Connection, settings: GroupTables, oids: Sequence[int]
-) -> tuple[list[TableSchema], list[ConfigError]]:
-    """The tables whose settings fit, and what is wrong with the others'."""
+) -> tuple[list[TableSchema], list[Wal2LakeError]]:
+    """The tables whose settings fit, and what is wrong with the others'; one may be locked by somebody."""
     try:
         return list(catalog.describe(conn, oids, settings).values()), []
-    except ConfigError as error:
+    except (ConfigError, SourceBusy) as error:
         if len(oids) == 1:
             return [], [error]
     # All at once costs a few queries; only where one is refused, each is asked for alone.
     schemas: list[TableSchema] = []
-    errors: list[ConfigError] = []
+    errors: list[Wal2LakeError] = []
     for oid in oids:
         some, refused = _described(conn, settings, [oid])
         schemas += some

@@ -16,7 +16,7 @@ from time import monotonic
 
 from ..changelog import ChangeLog
 from ..changelog.manifest import Manifest
-from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableError, TableRecreated, Wal2LakeError, advise
+from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableRecreated, Wal2LakeError, advise
 from ..lake import Lake
 from ..lake.model import Applied
 from ..position import Lsn
@@ -308,7 +308,7 @@ class Roster:
             case error:
                 # While somebody else's table is in its place its own may come back, and needs its changes then.
                 table.detached = isinstance(error, SlotLost | TableRecreated | LakeRolledBack)
-                table.fail(advise(error.about(table.name) if isinstance(error, TableError) else error))
+                table.fail(advise(error.about(table.name)))
 
     def _forget(self, oids: Collection[int]) -> None:
         gone = []

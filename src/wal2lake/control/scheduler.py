@@ -29,7 +29,6 @@ from ..errors import (
     LakeInconsistent,
     SourceError,
     SparkLost,
-    TableError,
     Wal2LakeError,
     advise,
 )
@@ -38,6 +37,7 @@ from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
 from ..position import ZERO, Lsn
+from ..quoting import shell
 from ..schema import TableSchema
 from ..source import selection
 from ..source.database import Source
@@ -599,7 +599,7 @@ class GroupScheduler:
         self._tending.finish(table, result if isinstance(result, Applied) else None)
 
     def _fail(self, table: TableRun, error: BaseException) -> None:
-        advice = advise(error.about(table.name) if isinstance(error, TableError) else error)
+        advice = advise(error.about(table.name) if isinstance(error, Wal2LakeError) else error)
         if not table.failed_by(advice):
             # A table that is re-copied by itself needs nobody.
             level = logging.WARNING if isinstance(error, CopyNeeded | SparkLost) else logging.ERROR
@@ -621,7 +621,7 @@ class GroupScheduler:
 def damaged_for(table: str, error: ChangeLogDamaged) -> ChangeLogDamaged:
     """A damaged segment concerns its table alone."""
     return ChangeLogDamaged(
-        **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync '{table}'"
+        **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync {shell(table)}"
     )
 
 

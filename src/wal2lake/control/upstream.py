@@ -18,6 +18,7 @@ from ..changelog import ChangeLog
 from ..config import Config, GroupConfig
 from ..errors import Advice, ChangeLogDamaged, SlotLost, Wal2LakeError, advise
 from ..position import ZERO, Lsn
+from ..quoting import literal
 from ..source.database import Source
 from ..source.locking import Patience
 from .backlog import Backlog
@@ -98,7 +99,7 @@ class Upstream:
                 lsn="its own last position",
                 cause="exists already, and the change log of this lake knows nothing of it",
                 remedy=f"if another mirror uses it, give the group {self._group.name} another name in [[groups]]; "
-                f"if none does: SELECT pg_drop_replication_slot('{name}')",
+                f"if none does: SELECT pg_drop_replication_slot({literal(name)})",
             )
 
     def start(self) -> None:

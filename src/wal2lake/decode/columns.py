@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ..changelog.manifest import Refusal
 from ..pgtypes import Masking, masked
 from ..position import Lsn
-from ..schema import Column, TableSchema
+from ..schema import Column, TableId, TableSchema
 from .arrays import convert_list
 from .binary import Reader
 from .binding import Binding
@@ -291,12 +291,8 @@ def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterato
         return
     if refused.any():
         row = int(refused.argmax())
-        leaf = (binding.relation.namespace, binding.relation.name)
-        if schema.partitioned and any(column.key for column in binding.relation.columns):
-            # It had an identity, so the table as it is now says what to do.
-            cause = f"old rows of partition {'.'.join(leaf)} were not sent whole, and the table has no key"
-            yield rows.refusal(row, "CopyNeeded", table=str(schema.id), cause=cause)
-            return
-        sql_name = ".".join('"' + part.replace('"', '""') + '"' for part in leaf)
+        # PostgreSQL refuses such a change on a published table; whatever it was, the table as it is now has its effect.
         operation = "UPDATE" if rows.op[row] == UPDATE else "DELETE"
-        yield rows.refusal(row, "OperationRefused", table=str(schema.id), operation=operation, sql_name=sql_name)
+        heap = TableId(binding.relation.namespace, binding.relation.name)
+        cause = f"{operation} on {heap} does not tell which row is meant"
+        yield rows.refusal(row, "CopyNeeded", table=str(schema.id), cause=cause)

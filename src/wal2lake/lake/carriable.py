@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-
 from ..errors import TableError
+from ..quoting import identifier, shell, toml
 from ..schema import TableSchema
 
 _RESERVED = frozenset(
@@ -16,22 +14,20 @@ _RESERVED = frozenset(
 def require_carriable(schema: TableSchema) -> None:
     """Raise TableError where the lake can't have a table with these columns."""
     table = str(schema.id)
-    leave_out = f"leave the table out: exclude = [{json.dumps(table)}] in [[groups]]"
+    leave_out = f"leave the table out: exclude = [{toml(table)}] in [[groups]]"
     if not schema.columns:
-        raise TableError(table=table, cause="it has no columns", remedy="{leave_out}", leave_out=leave_out)
+        raise TableError(table=table, cause="it has no columns", remedy=leave_out)
     reserved = [name for name in schema.names if name in _RESERVED]
     # Names of Parquet columns pass through Hadoop's configuration, which would put a value in their place.
     variables = [name for name in schema.names if "${" in name]
     causes = [f"Iceberg reserves the column name {name}" for name in reserved]
     causes += [f"Spark takes the column name {name} for a variable" for name in variables]
     if causes:
+        renames = " ".join(_rename(schema, name) for name in [*reserved, *variables])
         raise TableError(
             table=table,
             cause=", ".join(causes),
-            remedy="{renames} then: wal2lake tables resync {shell_name}; or {leave_out}",
-            renames=" ".join(_rename(schema, name) for name in [*reserved, *variables]),
-            shell_name=shlex.quote(table),
-            leave_out=leave_out,
+            remedy=f"{renames} then: wal2lake tables resync {shell(table)}; or {leave_out}",
         )
 
 
@@ -40,9 +36,5 @@ def _rename(schema: TableSchema, column: str) -> str:
     name = column.replace("${", "_{").strip("_") + "_"
     while name in schema.names:
         name += "_"
-    table = f"{_quoted(schema.id.schema)}.{_quoted(schema.id.name)}"
-    return f"ALTER TABLE {table} RENAME COLUMN {_quoted(column)} TO {_quoted(name)};"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    table = identifier(schema.id.schema, schema.id.name)
+    return f"ALTER TABLE {table} RENAME COLUMN {identifier(column)} TO {identifier(name)};"

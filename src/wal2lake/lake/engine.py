@@ -21,17 +21,19 @@ from .. import faults
 from ..errors import (
     CommitFailed,
     ForeignTable,
+    LakePositionLost,
     LakeRolledBack,
+    LakeTableGone,
     LakeUnwritable,
     RowsNotKept,
     SparkLost,
     SparkUnavailable,
-    TableError,
     Wal2LakeError,
     advise,
 )
 from ..evolution import facts_differ
 from ..position import LakeVersion, Lsn
+from ..quoting import toml
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from . import plain
@@ -57,7 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RESYNC = "re-copy it with: wal2lake tables resync '{table}'"
 _SMALL = 500_000
 """rows and changes of a table below which a merge is quicker on one core than on several"""
 _ATTEMPTS = 3
@@ -508,8 +509,8 @@ class Lake:
                 path=str(self._path),
                 cause=f"its catalog {file} would be a SQLite file on a network file system ({kind})",
                 remedy="keep the catalog in a database, as in: [lake.catalog] type = 'jdbc', uri ="
-                " 'jdbc:postgresql://host/database', 'jdbc.user' = 'user', 'jdbc.password' = '…', warehouse ="
-                f" '{self._path}'; or keep it on a local disk",
+                " 'jdbc:postgresql://host/database', 'jdbc.user' = 'user', 'jdbc.password' = 'password', warehouse ="
+                f" {toml(str(self._path))}; or keep it on a local disk",
             )  # fmt: skip
 
     def _require_writable(self) -> None:
@@ -612,10 +613,7 @@ def _keeping(
 
 def _applied(found: Found, table: TableId) -> Applied:
     if found.record is None or found.schema is None:
-        raise TableError(
-            table=str(table), cause="its lake table has lost its position",
-            remedy=_RESYNC,
-        )  # fmt: skip
+        raise LakePositionLost(table=str(table))
     record = found.record
     # A rename that was cut off has left another name in the table's own description.
     schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
@@ -657,8 +655,8 @@ def _foreign(table: TableId) -> ForeignTable:
     return ForeignTable(table=str(table), lake_table=f"lake.{table}")
 
 
-def _gone(table: TableId) -> TableError:
-    return TableError(table=str(table), cause="its lake table is gone", remedy=_RESYNC)
+def _gone(table: TableId) -> LakeTableGone:
+    return LakeTableGone(table=str(table))
 
 
 def _includes(now: Applied, batch: Batch) -> bool:

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap, filtered
-from ..source.session import SET_ALL
+from ..source.session import SET_FOR_COPY
 from .names import quoted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def tasks(pages: int, count: int, cores: int) -> int:
 def init_statement(snapshot: str) -> str:
     name = snapshot.replace("'", "''")
     # The driver sends settings of its own after those of the startup packet.
-    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'; {SET_ALL}"
+    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'; {SET_FOR_COPY}"
 
 
 def subquery(source: CopySource, heap: Heap) -> str:

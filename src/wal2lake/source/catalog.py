@@ -32,6 +32,7 @@ from ..pgtypes import (
     unfit_sql,
     wire,
 )
+from ..quoting import identifier
 from ..schema import Bounds, Column, HeapFile, Identity, Membership, TableId, TableSchema
 from . import identity, selection, typefacts
 from .connect import Connection, explained, jdbc, query
@@ -109,15 +110,13 @@ class Leaf:
     persistence: str
     file: int
     levels: tuple[Membership, ...]
+    parent: TableId | None
+    """what it is a partition of"""
 
     @property
     def logged(self) -> bool:
         """Whether its changes are in the WAL."""
         return self.relkind == "r" and self.persistence == "p"
-
-
-def quoted(name: TableId) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in (name.schema, name.name))
 
 
 def tables(conn: Connection, oids: Collection[int]) -> dict[int, CatalogTable]:
@@ -159,9 +158,10 @@ def leaves(conn: Connection, oids: Collection[int]) -> dict[int, list[Leaf]]:
     found: dict[int, list[Leaf]] = {oid: [] for oid in oids}
     with explained("reading", "the partitions"):
         rows = conn.execute(query("leaves"), {"oids": list(oids)})
-        for root, oid, schema, name, kind, persistence, file, *levels in rows:
+        for root, oid, schema, name, kind, persistence, file, parent, *levels in rows:
             membership = tuple(Membership(*level) for level in zip(*levels, strict=True))
-            found[root].append(Leaf(oid, TableId(schema, name), kind, persistence, file, membership))
+            above = TableId(*parent) if parent is not None else None
+            found[root].append(Leaf(oid, TableId(schema, name), kind, persistence, file, membership, above))
     return found
 
 
@@ -240,7 +240,7 @@ def describe(
         if bounds is not None:
             bounds.read(conn, [leaf for group in parts_of.values() for leaf in group])
     wanted = overrides_by_table(overrides or {})
-    publication = selection.named(conn, overrides)
+    publication = selection.named(conn, overrides, found)
     schemas = {}
     for oid, table in found.items():
         parts = [below[leaf.oid] for leaf in parts_of.get(oid, ()) if leaf.oid in below]
@@ -256,7 +256,7 @@ def describe(
 
 
 def _heap(leaf: Leaf, empty: Collection[int]) -> HeapFile:
-    outside = (leaf.id, leaf.relkind) if leaf.levels and not leaf.logged else None
+    outside = (leaf.id, leaf.relkind, leaf.parent) if leaf.parent is not None and not leaf.logged else None
     return HeapFile(leaf.oid, leaf.file, leaf.levels, leaf.oid in empty, outside)
 
 
@@ -264,9 +264,10 @@ def outside_wal(schema: TableSchema) -> TableError | None:
     """The error of a table that has a partition whose changes nobody can follow; None if all are in the WAL."""
     for heap in schema.heaps:
         if heap.outside is not None:
-            name, kind = heap.outside
+            name, kind, parent = heap.outside
             error = PartitionForeign if kind == "f" else PartitionUnlogged
-            return error(table=str(schema.id), partition=str(name), sql_name=quoted(name))
+            sql_name, sql_parent = (identifier(each.schema, each.name) for each in (name, parent))
+            return error(table=str(schema.id), partition=str(name), sql_name=sql_name, sql_parent=sql_parent)
     return None
 
 
@@ -386,10 +387,12 @@ def _refuse_unknown(table: CatalogTable, settings: TableConfig) -> None:
 def copy_source(conn: Connection, source: SourceConfig, schema: TableSchema) -> CopySource:
     """All that the first copy needs. ONLY stands in each heap's name: inheriting tables are tables of their own."""
     parts = [heap.oid for heap in schema.heaps]
-    with explained("measuring", str(schema.id)):
+    # Who waits to alter the table waits for the copy, and whoever comes later, like this question, would wait for both.
+    with explained("measuring", str(schema.id)), conn.transaction():
+        wait_briefly(conn)
         rows = conn.execute(query("heaps"), {"oids": parts}).fetchall()
     heaps = tuple(
-        Heap(f"ONLY {quoted(TableId(namespace, name))}", pages, max(1, width or _FALLBACK_ROW_BYTES))
+        Heap(f"ONLY {_quote(namespace)}.{_quote(name)}", pages, max(1, width or _FALLBACK_ROW_BYTES))
         for namespace, name, pages, width in rows
     )
     dims = {column.name: column.dims for column in tables(conn, [schema.oid])[schema.oid].columns}

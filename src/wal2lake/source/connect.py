@@ -28,6 +28,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ..config import SourceConfig
 from ..errors import ConfigError, ConnectionFailed, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
+from ..quoting import identifier
 from . import hosts, session
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -38,8 +39,9 @@ _PASSED_ON = {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "ss
 
 @cache
 def query(name: str) -> bytes:
-    """The text of `sql/<name>.sql`."""
-    return files(__package__).joinpath("sql", f"{name}.sql").read_bytes()
+    """The text of `sql/<name>.sql`; the tree of partitions, which several have, stands in a file of its own."""
+    text = files(__package__).joinpath("sql", f"{name}.sql").read_bytes()
+    return text.replace(b"{partition_tree}", query("partition_tree")) if b"{partition_tree}" in text else text
 
 
 def parameters(dsn: str, timeout: float, application: str, option: str = "source.dsn") -> dict[str, Any]:
@@ -204,7 +206,7 @@ def _connection_remedy(cause: str, role: str | None) -> str | None:
     if "max_wal_senders" in cause or "standby connections" in cause:
         return "ALTER SYSTEM SET max_wal_senders = 20; -- then restart PostgreSQL"
     if any(words in cause for words in ("REPLICATION", "replication role", "WAL sender")):
-        return f'ALTER ROLE "{role or "<the user of the dsn>"}" REPLICATION'
+        return f"ALTER ROLE {identifier(role or '<the user of the dsn>')} REPLICATION"
     if 'invalid value for parameter "TimeZone"' in cause or 'invalid value for parameter "DateStyle"' in cause:
         return "unset PGTZ and PGDATESTYLE in the environment of wal2lake: its sessions do not need them"
     return _certificate_remedy(cause)
@@ -299,7 +301,7 @@ def jdbc(source: SourceConfig) -> tuple[str, dict[str, str]]:
     url = jdbc_url(host, port, dbname)
     properties = {
         "user": user, "ApplicationName": "wal2lake copy", "tcpKeepAlive": "true",
-        "connectTimeout": str(max(2, math.ceil(source.connect_timeout))), "options": session.startup_options(),
+        "connectTimeout": str(max(2, math.ceil(source.connect_timeout))), "options": session.copy_options(),
         **({"password": password} if password else {}),
         **{theirs: given[ours] for ours, theirs in _PASSED_ON.items() if given.get(ours)},
     }  # fmt: skip

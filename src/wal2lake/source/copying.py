@@ -83,8 +83,8 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema, stopped: Cal
 
 
 def _shape(conn: Connection, oid: int, overrides: Mapping[str, TableConfig]) -> list[object]:
-    publication = selection.named(conn, overrides)
+    publication = selection.named(conn, overrides, [oid])
     with explained("reading", "the catalog"):
-        shape: list[tuple[Any, ...]] = conn.execute(query("copied_shape"), {"oid": oid}).fetchall()
+        shape: list[tuple[Any, ...]] = conn.execute(query("copied_shape"), {"oids": [oid]}).fetchall()
         shape += typefacts.rows(conn, {row[4] for row in shape if row[4]})
     return [*shape, publication.tables.get(oid) if publication is not None else None]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 
-from ..errors import UpdatesRefused, Wal2LakeError
+from ..errors import SourceBusy, UpdatesRefused, Wal2LakeError
+from ..quoting import dollar_quoted, regclass
+from ..quoting import identifier as quoted
 from ..schema import Identity, TableId, TableSchema
 from .connect import Connection, explained, query
+from .locking import wait_briefly
 
 
 def dsn_is_valid(dsn: str) -> bool:
@@ -26,11 +29,6 @@ def dsn_is_valid(dsn: str) -> bool:
 def over_unix_socket(conn: Connection) -> bool:
     """Whether libpq, with its defaults and the environment, came by a socket and not over TCP."""
     return not conn.info.host or conn.info.host.startswith(("/", "@"))
-
-
-def quoted(*names: str) -> str:
-    """Names as an SQL identifier, quoted whether or not they need it, for commands that people paste."""
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ class HeapFacts:
     row_security: bool
     """policies hide rows from the role"""
     bytes: int
+    """of rows and TOAST, perhaps by statistics only"""
 
     @property
     def sql_name(self) -> str:
@@ -66,10 +65,20 @@ class HeapFacts:
         return quoted(self.root.schema, self.root.name)
 
 
-def heap_facts(conn: Connection, oids: Iterable[int], sized: bool = True) -> tuple[HeapFacts, ...]:
-    """What will be published for the tables with these oids. `sized`: with its bytes, for which locks are waited."""
+def measured_heaps(conn: Connection, oids: Collection[int]) -> tuple[HeapFacts, ...]:
+    """The same with the sizes of files, unless somebody has a table locked: then as far as statistics tell."""
+    try:
+        with conn.transaction():
+            wait_briefly(conn)
+            return heap_facts(conn, oids, measured=True)
+    except SourceBusy:
+        return heap_facts(conn, oids)
+
+
+def heap_facts(conn: Connection, oids: Collection[int], measured: bool = False) -> tuple[HeapFacts, ...]:
+    """What will be published for the tables with these oids; waits for no lock, unless files are to be measured."""
     with explained("reading", "the privileges and keys of the tables"):
-        rows = conn.execute(query("published_heaps"), {"oids": list(oids), "sized": sized}).fetchall()
+        rows = conn.execute(query("published_heaps"), {"oids": list(oids), "measured": measured}).fetchall()
     return tuple(
         HeapFacts(
             root=TableId(root_schema, root), id=TableId(schema, name), kind=kind, persistence=persistence,
@@ -102,7 +111,7 @@ def own_objects(conn: Connection, publications: Sequence[str]) -> tuple[OwnObjec
 def unreadable(conn: Connection, oid: int) -> tuple[TableId, str] | None:
     """The first part of a table that the role can't read whole, with SQL that lets it; None if it can read all."""
     role = conn.info.user
-    for heap in heap_facts(conn, [oid], sized=False):
+    for heap in heap_facts(conn, [oid]):
         if grants := read_grants(heap, quoted(role)):
             return heap.id, " ".join(grants.values())
         if heap.row_security:
@@ -132,12 +141,11 @@ def owner_remedy(role: str, table: TableId, owner: str, superuser: bool, inherit
     """SQL that gives a role the rights of a table's owner, without making it a superuser."""
     if superuser:
         return f"ALTER TABLE {quoted(table.schema, table.name)} OWNER TO {quoted(role)};"
-    grant = f"GRANT {quoted(owner)} TO {quoted(role)}"
     if inherits:
-        return f"{grant};"
+        return f"GRANT {quoted(owner)} TO {quoted(role)};"
     if version >= INHERIT_OPTION_SINCE:
-        return f"{grant} WITH INHERIT TRUE;"
-    return f"{grant}; ALTER ROLE {quoted(role)} INHERIT;"
+        return f"GRANT {quoted(owner)} TO {quoted(role)} WITH INHERIT TRUE;"
+    return f"GRANT {quoted(owner)} TO {quoted(role)}; ALTER ROLE {quoted(role)} INHERIT;"
 
 
 @dataclass(frozen=True)
@@ -235,10 +243,11 @@ def full_rows(table: TableId, leaves: Sequence[TableId]) -> str:
 
 
 def _of_leaves(table: TableId) -> str:
-    root = quoted(table.schema, table.name).replace("'", "''")
-    leaves = f"SELECT relid FROM pg_partition_tree('{root}') WHERE isleaf"  # noqa: S608 - the name is quoted
+    root = regclass(table.schema, table.name)
+    leaves = f"SELECT relid FROM pg_partition_tree({root}) WHERE isleaf"  # noqa: S608 - the name is quoted
     change = "EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', leaf);"
-    return f"DO $$ DECLARE leaf regclass; BEGIN FOR leaf IN {leaves} LOOP {change} END LOOP; END $$;"
+    body = f"DECLARE leaf regclass; BEGIN FOR leaf IN {leaves} LOOP {change} END LOOP; END"
+    return f"DO {dollar_quoted(body)};"
 
 
 def changes_counted(conn: Connection, oids: Iterable[int]) -> dict[int, dict[int, int]]:

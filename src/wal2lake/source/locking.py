@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from psycopg import sql
-
 from ..errors import SourceBusy, SourceError
+from ..quoting import literal
 from .connect import Connection, explained, query
 
 T = TypeVar("T")
@@ -40,8 +39,16 @@ PATIENT = Patience()
 
 
 def wait_briefly(conn: Connection) -> None:
-    """Have this transaction wait for no lock longer than is safe. What waits for one raises SourceBusy then."""
-    conn.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(round(LOCK_SECONDS * 1000)))
+    """Have this transaction wait for no lock longer than is safe. What waits for one raises SourceBusy then.
+
+    A session that waits for still less stays so.
+    """
+    conn.execute(
+        "SELECT set_config('lock_timeout', %(ours)s, true)"
+        " FROM (SELECT current_setting('lock_timeout')::interval) AS now (wait)"
+        " WHERE now.wait = '0' OR now.wait > %(ours)s::interval",
+        {"ours": f"{round(LOCK_SECONDS * 1000)}ms"},
+    )
 
 
 def retried(attempt: Callable[[], T], seconds: float, stopped: Callable[[], bool] = _never) -> T:
@@ -87,12 +94,12 @@ class OpenTransaction:
 
     def __str__(self) -> str:
         if self.gid is not None:
-            return f"prepared transaction {sql.quote(self.gid)} in database {self.database}"
+            return f"prepared transaction {literal(self.gid)} in database {self.database}"
         return f"server process {self.pid} ({self.application or 'unnamed'} on {self.database})"
 
     @property
     def end(self) -> str:
         """SQL that ends it; a prepared one only in its own database, and there it may as well be committed."""
         if self.gid is not None:
-            return f"ROLLBACK PREPARED {sql.quote(self.gid)}; -- in database {self.database}; or COMMIT PREPARED"
+            return f"ROLLBACK PREPARED {literal(self.gid)}; -- in database {self.database}; or COMMIT PREPARED"
         return f"SELECT pg_terminate_backend({self.pid});"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ConfigError, SourceError, SourceRefused, TableMissing
+from ..quoting import identifier
 from ..schema import TableId, split_identifier
 from .connect import Connection, explained, query
 
@@ -231,7 +232,8 @@ def _take(relation: Relation, named: bool, tree: Tree, result: _Result) -> None:
 def _refused(relation: Relation, obstacle: str, ids: Mapping[int, TableId]) -> SourceRefused:
     remedy = "remove it from [[groups]] tables"
     if relation.persistence == "u":
-        remedy = f"ALTER TABLE {relation.id} SET LOGGED, or remove it from [[groups]] tables"
+        name = identifier(relation.id.schema, relation.id.name)
+        remedy = f"ALTER TABLE {name} SET LOGGED, or remove it from [[groups]] tables"
     elif relation.root is not None and relation.kind not in _KINDS:
         remedy = f"name {ids.get(relation.root)} instead, or set partitions = 'leaf' for the group"
     return SourceRefused(operation="mirroring", object=str(relation.id), cause=obstacle, remedy=remedy)

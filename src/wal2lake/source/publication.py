@@ -31,6 +31,7 @@ from ..errors import (
     Wal2LakeError,
 )
 from ..installation import is_mark
+from ..quoting import identifier
 from ..schema import TableId, TableSchema
 from . import selection
 from .catalog import GENERATED_PUBLISHED_SINCE
@@ -90,7 +91,7 @@ def ensure(
         if all_tables:
             raise SourceRefused(
                 operation="using", object=f"publication {name}", cause="it is FOR ALL TABLES",
-                remedy=f"DROP PUBLICATION {sql.Identifier(name).as_string(conn)};",
+                remedy=f"DROP PUBLICATION {identifier(name)};",
             )  # fmt: skip
         right = (appends if append else complete) and not via_root
         if refused is not None and not append:
@@ -202,7 +203,7 @@ def _options(conn: Connection, append: bool) -> sql.Composed:
 
 
 def _create(conn: Connection, name: str, append: bool) -> None:
-    role, database = sql.Identifier(conn.info.user).as_string(conn), sql.Identifier(conn.info.dbname).as_string(conn)
+    role, database = identifier(conn.info.user), identifier(conn.info.dbname)
     with explained("creating", f"publication {name}", f"GRANT CREATE ON DATABASE {database} TO {role};"):
         conn.execute(sql.SQL("CREATE PUBLICATION {} WITH ({})").format(sql.Identifier(name), _options(conn, append)))
     log.info("publication %s created", name)

@@ -10,16 +10,17 @@ does not fit its table is refused, never left out: what it keeps out of the lake
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..config import GroupConfig, GroupTables, TableConfig
 from ..errors import ConfigError
 from ..pgtypes import Masking
+from ..quoting import identifier, toml, toml_key
 from ..schema import TableId, TableSchema
 from . import matching
 from .connect import Connection, explained, query
-from .facts import quoted
+from .locking import wait_briefly
 from .matching import Matched, Pattern
 
 NARROWED_SINCE = 150000
@@ -46,17 +47,20 @@ class Named:
     name: str
     via_root: bool
     tables: Mapping[int, Selection]
-    """those that it holds, by oid; of a partitioned table the root"""
+    """those that it holds, by oid; of a partitioned table the root. Row filters are read only where asked for"""
 
 
-def named(conn: Connection, overrides: Mapping[str, TableConfig] | None) -> Named | None:
-    """The publication that the group names; None if it has its own."""
+def named(conn: Connection, overrides: Mapping[str, TableConfig] | None, filters: Collection[int] = ()) -> Named | None:
+    """The publication that the group names, see `read`; None if it has its own."""
     group = overrides.group if isinstance(overrides, GroupTables) else None
-    return read(conn, group) if group is not None and group.publication is not None else None
+    return read(conn, group, filters) if group is not None and group.publication is not None else None
 
 
-def read(conn: Connection, group: GroupConfig) -> Named:
-    """A named publication as it is now. Raises ConfigError if there is none, or it leaves changes out."""
+def read(conn: Connection, group: GroupConfig, filters: Collection[int] = ()) -> Named:
+    """A named publication as it is now. Raises ConfigError if there is none, or it leaves changes out.
+
+    `filters`: tables whose row filters are read. Raises SourceBusy if somebody has one of those locked.
+    """
     name = group.publication or ""
     field = f"groups.{group.name}.publication"
     with explained("reading", f"publication {name}"):
@@ -69,10 +73,13 @@ def read(conn: Connection, group: GroupConfig) -> Named:
         if not complete:
             raise ConfigError(
                 field=field, cause=f"publication {name} leaves out some of insert, update, delete and truncate",
-                allowed=f"ALTER PUBLICATION {quoted(name)} SET (publish = 'insert, update, delete, truncate')",
+                allowed=f"ALTER PUBLICATION {identifier(name)} SET (publish = 'insert, update, delete, truncate')",
             )  # fmt: skip
         narrowed = conn.info.server_version >= NARROWED_SINCE
-        rows = conn.execute(query("named_publication" if narrowed else "named_publication_14"), {"name": name})
+        with conn.transaction():
+            wait_briefly(conn)
+            question = query("named_publication" if narrowed else "named_publication_14")
+            rows = conn.execute(question, {"name": name, "filters": list(filters)}).fetchall()
         tables = {
             oid: Selection(None if columns is None else frozenset(columns), where, entry, generated == "s")
             for oid, where, columns, entry in rows
@@ -101,20 +108,20 @@ def narrow(found: Sequence[matching.Relation], group: GroupConfig, publication: 
     matched = matching.look(matching.Tree(found), group.name, patterns(group), group.exclude)
     exact = [pattern for pattern in map(Pattern.parse, patterns(group)) if pattern.exact]
     for table in matched.tables:
-        sql_name = quoted(table.id.schema, table.id.name)
+        sql_name = identifier(table.id.schema, table.id.name)
         if table.oid not in publication.tables:
             if any(pattern.matches(table.id) for pattern in exact):
                 raise ConfigError(
                     field=f"groups.{group.name}.tables",
                     cause=f"{table.id} is not in publication {publication.name}",
-                    allowed=f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {sql_name}",
+                    allowed=f"ALTER PUBLICATION {identifier(publication.name)} ADD TABLE {sql_name}",
                 )
         elif table.partitioned and publication.via_root:
             raise ConfigError(
                 field=f"groups.{group.name}.publication",
                 cause=f"publication {publication.name} sends the changes of {table.id} without their partitions",
-                allowed=f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = false), "
-                f"or exclude = ['{table.id}']",
+                allowed=f"ALTER PUBLICATION {identifier(publication.name)} SET (publish_via_partition_root = false), "
+                f"or exclude = [{toml(str(table.id))}]",
             )
     held = tuple(table for table in matched.tables if table.oid in publication.tables)
     return replace(matched, tables=held)
@@ -210,7 +217,7 @@ def require_fit(
         if settings.mask.get(name) is Masking.NULL:
             raise ConfigError(
                 field=f"tables.{table}.mask.{name}", cause="a column of the key can't be NULL in every row",
-                allowed=f'mask = {{ {name} = "sha256" }} keeps rows apart',
+                allowed=f'mask = {{ {toml_key(name)} = "sha256" }} keeps rows apart',
             )  # fmt: skip
 
 
@@ -218,7 +225,7 @@ def _require_possible(
     field: str, table: TableId, partitioned: bool, server_version: int, publication: Named | None
 ) -> None:
     if publication is not None:
-        entry = f"ALTER PUBLICATION {quoted(publication.name)} SET TABLE … (…) WHERE (…)"
+        entry = f"ALTER PUBLICATION {identifier(publication.name)} SET TABLE … (…) WHERE (…)"
         raise ConfigError(
             field=field, cause=f"columns and rows are chosen by publication {publication.name}, which the group names",
             allowed=f"remove it; its owner can set the same with: {entry}",

@@ -67,7 +67,10 @@ def setting(names: Iterable[str]) -> str:
     return f"SELECT pg_catalog.set_config(s.name, s.value, false) FROM {_listed(names)}"  # noqa: S608 - constants
 
 
-SET_ALL = setting(SETTINGS)
+COPY_LOCK_TIMEOUT = "2s"
+"""The table of a copy is locked by the session that holds its snapshot. Its readers find a lock in their way only where
+somebody waits to alter the table, behind that session: were they to wait, too, nobody would ever go on."""
+SET_FOR_COPY = f"{setting(SETTINGS)}; SET lock_timeout = '{COPY_LOCK_TIMEOUT}'"
 
 
 def differing(shown: Iterable[Sequence[str]]) -> dict[str, str]:
@@ -79,3 +82,8 @@ def startup_options() -> str:
     """The settings for the startup packet, as far as every supported server knows them."""
     told = ((name, value) for name, value in SETTINGS.items() if name not in _NOT_BEFORE)
     return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in told)
+
+
+def copy_options() -> str:
+    """The same for the readers of a copy."""
+    return f"{startup_options()} -c lock_timeout={COPY_LOCK_TIMEOUT}"

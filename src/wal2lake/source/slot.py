@@ -22,8 +22,8 @@ from psycopg import pq, sql
 from ..config import SourceConfig
 from ..errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from ..position import Lsn
+from ..quoting import identifier, literal
 from .connect import Connection, connect, explained, query, replication_connect, server_name
-from .facts import quoted
 from .locking import PATIENT, OpenTransaction, Patience
 from .model import ExportedSnapshot
 
@@ -191,10 +191,10 @@ def _refused(source: SourceConfig, name: str, result: pq.abc.PGresult | None, pg
     state = _text(result.error_field(pq.DiagnosticField.SQLSTATE)) if result else ""
     cause = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) if result else pgconn.get_error_message()
     remedies = {
-        "42710": f"SELECT pg_drop_replication_slot('{name}'); -- if nothing uses it",
+        "42710": f"SELECT pg_drop_replication_slot({literal(name)}); -- if nothing uses it",
         "53400": "ALTER SYSTEM SET max_replication_slots = 20; -- restart PostgreSQL; or drop unused slots",
         "55000": "ALTER SYSTEM SET wal_level = logical; -- then restart PostgreSQL",
-        "42501": f"ALTER ROLE {quoted(_text(pgconn.user))} REPLICATION;",
+        "42501": f"ALTER ROLE {identifier(_text(pgconn.user))} REPLICATION;",
     }
     if state in remedies:
         raise SourceRefused(

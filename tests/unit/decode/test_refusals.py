@@ -99,10 +99,10 @@ def test_the_old_key_of_a_moved_row_is_refused_like_any_value() -> None:
         (table({"id": "int"}, key=(), identity=Identity.FULL), delete(1000, key=["1"]), "DELETE"),
     ],
 )
-def test_a_change_of_a_row_that_cannot_be_found_is_refused(schema: TableSchema, change: bytes, operation: str) -> None:
+def test_a_change_that_does_not_tell_its_row_needs_a_copy(schema: TableSchema, change: bytes, operation: str) -> None:
     refusal = only(decode(schema, insert(1000, ["1"]), change))
-    assert (refusal.error, refusal.seq) == ("OperationRefused", 2)
-    assert refusal.fields == {"table": "public.t", "operation": operation, "sql_name": '"public"."t"'}
+    assert (refusal.error, refusal.seq) == ("CopyNeeded", 2)
+    assert refusal.fields == {"table": "public.t", "cause": f"{operation} on public.t does not tell which row is meant"}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_partition_without_identity_takes_inserts_alone() -> None:
     made.feed([begin(5), relation(leaf), insert(11, ["1"]), commit(5)])
     assert made.cut().refusals == {}
     made.feed([begin(50), update(11, ["2"]), commit(50)])
-    assert only(made.cut(), 1).error == "OperationRefused"
+    assert only(made.cut(), 1).error == "CopyNeeded"
 
 
 @pytest.mark.parametrize(

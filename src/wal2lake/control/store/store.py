@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from ...errors import OtherInstallation, SourceRefused
 from ...installation import Installation
 from ...position import LakeVersion, Lsn
+from ...quoting import identifier
 from ...schema import TableId
 from ..state import GroupState, Mode, TableState
 from .connection import jsonable, lsn, table_id, text
@@ -95,10 +95,7 @@ class StateStore(Wishes, History):
     def _make(self) -> None:
         try:
             with self.use() as connection, connection.transaction():
-                place = (
-                    sql.Identifier(connection.info.dbname).as_string(),
-                    sql.Identifier(connection.info.user).as_string(),
-                )
+                place = identifier(connection.info.dbname), identifier(connection.info.user)
                 connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", [LOCK_CLASS])
                 connection.execute(CREATE)
                 for step in sorted(UPGRADES):

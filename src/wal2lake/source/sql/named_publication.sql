@@ -1,7 +1,8 @@
 -- Tables that a publication holds, with the row filter and the column list that it has for them (15 and later).
--- A table that it holds by its schema, too, is held whole. The last column tells one entry from a later one.
+-- A table that it holds by its schema, too, is held whole. The last column tells one entry from a later one. To read a
+-- filter waits for who has its table locked, so that only those that are asked for are read.
 SELECT c.oid::int8,
-       CASE WHEN pn.oid IS NULL THEN pg_get_expr(pr.prqual, pr.prrelid) END,
+       CASE WHEN pn.oid IS NULL AND c.oid = ANY (%(filters)s::oid[]) THEN pg_get_expr(pr.prqual, pr.prrelid) END,
        CASE WHEN pn.oid IS NULL THEN pr.prattrs::int2[] END,
        coalesce(pn.oid, pr.oid, p.oid)::int8
 FROM pg_publication p

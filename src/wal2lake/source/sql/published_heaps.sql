@@ -1,14 +1,6 @@
 -- What will be published for each wanted table: the table itself, or the leaves of a partitioned one. A leaf has
 -- grants of its own; to publish it, its root must be owned.
-WITH RECURSIVE tree AS (
-    SELECT c.oid AS root, c.oid, c.relkind FROM pg_class c WHERE c.oid = ANY (%(oids)s::oid[])
-    UNION ALL
-    SELECT t.root, c.oid, c.relkind
-    FROM tree t
-    JOIN pg_inherits i ON i.inhparent = t.oid
-    JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE t.relkind = 'p' AND c.relispartition
-)
+WITH RECURSIVE {partition_tree}
 SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
        has_schema_privilege(n.oid, 'USAGE'),
        has_table_privilege(c.oid, 'SELECT'),
@@ -18,8 +10,10 @@ SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.re
        pg_get_userbyid(r.relowner)::text,
        (SELECT o.rolsuper FROM pg_roles o WHERE o.oid = r.relowner),
        row_security_active(c.oid),
-       -- It waits for who has the table locked.
-       CASE WHEN %(sized)s THEN pg_table_size(c.oid)::int8 ELSE 0 END
+       -- The size of the files waits for who has the table locked; that of the last VACUUM or ANALYZE does not.
+       CASE WHEN %(measured)s THEN pg_table_size(c.oid)::int8
+            ELSE (c.relpages + coalesce((SELECT o.relpages FROM pg_class o WHERE o.oid = c.reltoastrelid), 0))::int8
+                 * current_setting('block_size')::int8 END
 FROM tree t
 JOIN pg_class c ON c.oid = t.oid
 JOIN pg_namespace n ON n.oid = c.relnamespace

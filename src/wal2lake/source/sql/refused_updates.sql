@@ -1,14 +1,7 @@
 -- Heaps on which PostgreSQL refuses UPDATE and DELETE while they are published: those without a usable replica
 -- identity, and those whose row filter or column list in a publication does not fit it. Takes no lock on them.
-WITH RECURSIVE tree AS (
-    SELECT c.oid AS root, c.oid, c.relkind FROM pg_class c WHERE c.oid = ANY (%(oids)s::oid[])
-    UNION ALL
-    SELECT t.root, c.oid, c.relkind
-    FROM tree t
-    JOIN pg_inherits i ON i.inhparent = t.oid
-    JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE t.relkind = 'p' AND c.relispartition
-), heap AS (
+-- Foreign tables among the partitions are never published.
+WITH RECURSIVE {partition_tree}, heap AS (
     SELECT t.root, c.oid, c.relnamespace, c.relname, c.relreplident,
            -- The index that RelationGetReplicaIndex finds.
            (SELECT i.indkey::int2[] FROM pg_index i
@@ -23,7 +16,7 @@ WITH RECURSIVE tree AS (
     JOIN pg_class c ON c.oid = t.oid
     LEFT JOIN pg_publication_rel pr ON pr.prrelid = c.oid
           AND pr.prpubid = (SELECT p.oid FROM pg_publication p WHERE p.pubname = %(publication)s)
-    WHERE t.relkind <> 'p'
+    WHERE t.relkind = 'r'
 ), judged AS (
     SELECT h.*, h.relreplident <> 'f' AND h.key IS NULL AS unidentified,
            CASE WHEN h.relreplident <> 'f' THEN (
