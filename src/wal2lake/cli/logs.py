@@ -9,6 +9,7 @@ from rich.console import Console
 
 FOREIGN = ("py4j", "pyspark", "psycopg")
 """loggers of libraries whose warnings come as errors of ours, too"""
+_NOWHERE = logging.NullHandler()
 _PASSWORD_IN_URL = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 _PASSWORD_PAIR = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
@@ -41,5 +42,8 @@ def configure(console: Console, debug: bool) -> None:
     ours.addHandler(_ConsoleHandler(console))
     ours.setLevel(logging.DEBUG if debug else logging.INFO)
     ours.propagate = False
+    # py4j tells the root logger of a JVM that has died, and a root logger without a handler writes to stderr.
+    root = logging.getLogger()
+    (root.removeHandler if debug else root.addHandler)(_NOWHERE)
     for foreign in FOREIGN:
         logging.getLogger(foreign).setLevel(logging.WARNING if debug else logging.CRITICAL + 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +68,17 @@ def test_raw_lines_of_psycopg_do_not_reach_the_log(stream: io.StringIO, capfd: p
     configure(stream)
     logging.getLogger("psycopg").warning("error ignored in rollback of %s", "a connection")
     assert "rollback" not in stream.getvalue() + capfd.readouterr().err
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_a_library_tells_the_root_logger_is_shown_with_debug_only(debug: bool) -> None:
+    said = (
+        "import logging\n"
+        "from rich.console import Console\n"
+        "from wal2lake.cli.logs import configure\n"
+        f"configure(Console(stderr=True), {debug})\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.exception('Exception while sending command.')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert ("Traceback" in done.stderr) is debug
+    assert debug or not done.stderr
