@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lake_history import History, copied, source_id
+from lake_history import History, Snapshot, copied, copy_source, describe, source_id
 from servers import Database, fresh_database
 from wal2lake import faults
 from wal2lake.config import Config
@@ -21,18 +21,31 @@ from wal2lake.errors import CommitFailed, LakeError, LakeRolledBack
 from wal2lake.lake import Applied, Lake
 from wal2lake.lake.iceberg import IcebergTables
 from wal2lake.position import LakeVersion
+from wal2lake.schema import TableSchema
 
 
 class Table:
     def __init__(self, lake: Lake, rival: Lake, database: Database, path: Path) -> None:
         database.execute("DROP TABLE IF EXISTS t; CREATE TABLE t (id bigint PRIMARY KEY, v text)")
         database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-        self.lake, self.rival, self.path = lake, rival, path
+        self.lake, self.rival, self.path, self.database = lake, rival, path, database
         self.applied = copied(lake, database, "t")
         self.source = source_id(self.applied.schema)
         rows: list[dict[str, object]] = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
         self.history = History(self.applied.schema, path / "_wal2lake" / "segments", rows)
         self.history.lsn = self.applied.lsn + 1000
+
+    def with_another_column(self, default: str = "") -> TableSchema:
+        """The source table gets a column; how it looks then."""
+        self.database.execute(f"ALTER TABLE t ADD COLUMN n int {default}")
+        return describe(self.database, self.applied.schema.id)
+
+    def copy(self, schema: TableSchema) -> Applied:
+        """Copy the table as it is now, as a run of epoch 1 does."""
+        with Snapshot(self.database) as snapshot:
+            return self.lake.copy(
+                copy_source(self.database, schema), snapshot, self.source, 0, lambda _: None, epoch=1
+            )  # fmt: skip
 
     @property
     def branches(self) -> set[str]:
@@ -147,7 +160,7 @@ def test_a_commit_that_was_made_before_its_answer_was_lost_is_found(
     table.history.assert_in(table.path)
 
 
-def test_what_a_dead_writer_has_left_is_removed_by_the_next(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_dead_writer_has_left_is_never_published(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*_: object) -> None:
         raise ConnectionError
 
@@ -157,7 +170,7 @@ def test_what_a_dead_writer_has_left_is_removed_by_the_next(table: Table, monkey
         batch = table.history.batch(1)
         with pytest.raises(LakeError):
             table.lake.apply(table.applied, batch, table.source, 1)
-    assert len(table.branches) == 2
+    assert table.branches == {"main"}
     table.lake.apply(table.applied, batch, table.source, 1)
     table.history.assert_in(table.path)
     assert table.branches == {"main"}
@@ -193,7 +206,38 @@ def test_columns_change_only_upon_the_version_that_was_looked_at(table: Table, m
     assert now is not None and now.schema.names == table.applied.schema.names
 
 
-def test_maintenance_by_somebody_during_an_apply_costs_no_error(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def _fill(table: Table) -> Applied:
+    """Give the rows that are there a value in a new column."""
+    return table.lake.evolve(table.applied, table.with_another_column("DEFAULT 7"), table.source, 1)
+
+
+def _resync(table: Table) -> Applied:
+    return table.copy(table.with_another_column())
+
+
+@pytest.mark.parametrize("replaces", [_fill, _resync], ids=["rewrite", "resync"])
+def test_a_late_replacement_with_other_columns_replaces_nothing_newer(
+    table: Table, replaces: Callable[[Table], Applied], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stall = Stall(faults.LAKE_STAGED)
+    monkeypatch.setattr(faults, "reached", stall)
+    _insert(table.history)
+    with ThreadPoolExecutor(1) as pool:
+        stalled = pool.submit(replaces, table)
+        try:
+            assert stall.reached.wait(60)
+            applied = table.rival.apply(table.applied, table.history.batch(1), table.source, 2)
+        finally:
+            stall.end()
+        with pytest.raises(CommitFailed):
+            stalled.result(60)
+    table.history.assert_in(table.path)
+    now = table.rival.applied(table.applied.schema.id, table.source)
+    assert now is not None and (now.version, now.schema.names) == (applied.version, table.applied.schema.names)
+
+
+def _compaction(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Somebody compacts the table when something is staged; whether that has happened."""
     compacted: list[bool] = []
 
     def meanwhile(point: str) -> None:
@@ -205,6 +249,20 @@ def test_maintenance_by_somebody_during_an_apply_costs_no_error(table: Table, mo
                 )
 
     monkeypatch.setattr(faults, "reached", meanwhile)
+    return compacted
+
+
+@pytest.mark.parametrize("replaces", [_fill, _resync], ids=["rewrite", "resync"])
+def test_maintenance_by_somebody_during_a_replacement_costs_no_error(
+    table: Table, replaces: Callable[[Table], Applied], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted = _compaction(table, monkeypatch)
+    assert replaces(table).rows == 2
+    assert compacted
+
+
+def test_maintenance_by_somebody_during_an_apply_costs_no_error(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted = _compaction(table, monkeypatch)
     _update(table.history)
     applied = table.lake.apply(table.applied, table.history.batch(1), table.source, 1)
     assert compacted and applied.manifest == 1

@@ -1,7 +1,7 @@
 """The lake, as the rest of the product knows it: where each table stands, copy it, bring changes into it.
 
 Every promise about positions is kept here: a table's rows and its position record appear in one commit, and what a
-commit did is always read back from the table itself, never assumed.
+commit did is always taken from the version that it made, never assumed.
 """
 
 from __future__ import annotations
@@ -301,33 +301,41 @@ class Lake:
             settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
         try:
             with self._work("applying changes to", table, settings) as session:
-                now, already = self._already(session, applied, batch, source_id, epoch)
+                found = self._there(session, table, source_id)
+                now, already = _already(_applied(found, table), applied, batch, epoch)
                 if already:
                     return now
-                self._tables.stage(session, table, staged, _record(now))
-                self._write(session, applied, batch, planned, staged, _record(now))
+                self._tables.stage(session, table, found)
+                staged = self._write(session, applied, batch, planned, staged, record)
                 faults.reached(faults.LAKE_STAGED)
-                self._tables.publish(session, table, staged, _record(now))
+                published = self._tables.publish(session, table, staged, _record(now))
                 faults.reached(faults.LAKE_COMMITTED)
-                return self._now(session, table, source_id)
+                return _applied(published, table)
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
 
     def _write(
-        self, session: SparkSession, applied: Applied, batch: Batch, planned: Plan, staged: str, parent: Record
-    ) -> None:
-        """Write a batch aside. Whole rows are first taken for rows without copies, which most tables have alone."""
+        self, session: SparkSession, applied: Applied, batch: Batch, planned: Plan, staged: str, record: Record
+    ) -> str:
+        """Write a batch aside; the name that it has there.
+
+        Whole rows are first taken for rows without copies, which most tables have alone.
+        """
         from .apply import apply, apply_once
 
         table = applied.schema.id
         if planned.how is How.MATCH and not planned.gone and not self._counts_copies(applied):
             if apply_once(session, self._tables, applied.schema, batch, planned, applied.rows, staged):
-                return
+                return staged
             log.debug("%s: it has rows that are the same, which are counted from now on", table)
             self._with_copies.add(table)
-            self._tables.stage(session, table, staged, parent)
+            # Under another name, so that the first one can never be taken for it.
+            staged = self._tables.new_stage()
+            for name, value in self._tables.commit_settings(record, staged).items():
+                session.conf.set(name, value)
         apply(session, self._tables, applied.schema, batch, planned, applied.rows)
+        return staged
 
     def _counts_copies(self, applied: Applied) -> bool:
         """Whether whole rows are looked for first: one pass would fail, or move every wide row of the table."""
@@ -375,16 +383,17 @@ class Lake:
         record = Record(snapshot.lsn, applied.manifest, applied.changes, version)
         settings = dict(self._tables.commit_settings(record, staged))
         with self._work("exchanging partitions of", table, settings, True) as session:
-            now = self._still(session, applied, source_id, epoch)
+            found = self._there(session, table, source_id)
+            now = _still(_applied(found, table), applied, epoch)
             if now.lsn > snapshot.lsn:
                 raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
-            self._tables.stage(session, table, staged, _record(now))
+            self._tables.stage(session, table, found)
             rows = copying.read(session, source, snapshot, self._driver.cores)
             if exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
                 self._tables.publish(session, table, staged, _record(now))
             else:
                 self._tables.restate(session, table, record, _record(now))
-            faults.reached(faults.LAKE_COMMITTED)
+            faults.reached(faults.PARTITIONS_EXCHANGED)
         return self.evolve(replace(applied, lsn=snapshot.lsn, version=version), schema, source_id, epoch)
 
     def due(self, applied: Applied) -> Work | None:
@@ -423,7 +432,7 @@ class Lake:
             now = self._still(session, applied, source_id, epoch)
             record = Record(applied.lsn, applied.manifest, applied.changes, _next(now.version, epoch))
             if now.schema.version != applied.schema.version:
-                self._tables.describe(session, table, applied.schema, source_id)
+                self._tables.describe(session, table, applied.schema, source_id, _record(now))
             # Describing it makes no new version.
             self._tables.restate(session, table, record, _record(now))
             return self._now(session, table, source_id)
@@ -446,7 +455,7 @@ class Lake:
                 faults.reached(faults.LAKE_RENAMED)
             now = self._now(session, new, source_id)
             # The name in the table's own description is set last, so that it is set again after a crash in between.
-            self._tables.describe(session, new, now.schema, source_id)
+            self._tables.describe(session, new, now.schema, source_id, _record(now))
             return now
 
     def drop(self, table: TableId, source_id: str | None = None) -> None:
@@ -525,29 +534,17 @@ class Lake:
         found = self._tables.find(session, table)
         return None if found is None else _require_own(found, table, source_id, formerly)
 
-    def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
+    def _there(self, session: SparkSession, table: TableId, source_id: str) -> Found:
         found = self._own(session, table, source_id)
         if found is None:
             raise _gone(table)
-        return _applied(found, table)
+        return found
 
-    def _already(
-        self, session: SparkSession, applied: Applied, batch: Batch, source_id: str, epoch: int
-    ) -> tuple[Applied, bool]:
-        """The record, and whether the batch is in the table; if it is not, the table is where `applied` says."""
-        now = self._now(session, applied.schema.id, source_id)
-        require_no_older(now, applied.version, applied.lsn)
-        already = _includes(now, batch)
-        if not already:
-            _require_same(now, applied, epoch)
-        return now, already
+    def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
+        return _applied(self._there(session, table, source_id), table)
 
     def _still(self, session: SparkSession, applied: Applied, source_id: str, epoch: int) -> Applied:
-        """The record of a table that is where `applied` says. Raises LakeRolledBack or CommitFailed."""
-        now = self._now(session, applied.schema.id, source_id)
-        require_no_older(now, applied.version, applied.lsn)
-        _require_same(now, applied, epoch)
-        return now
+        return _still(self._now(session, applied.schema.id, source_id), applied, epoch)
 
     def _despite(self, error: Wal2LakeError, applied: Applied, batch: Batch, source_id: str) -> Applied:
         try:
@@ -629,6 +626,22 @@ def require_no_older(now: Applied, known: LakeVersion, lsn: Lsn | None) -> None:
     """Raise LakeRolledBack if a table has an older version than is known to have been committed, at `lsn`."""
     if now.version < known:
         raise LakeRolledBack(table=str(now.schema.id), lsn=now.lsn, known=lsn)
+
+
+def _already(now: Applied, applied: Applied, batch: Batch, epoch: int) -> tuple[Applied, bool]:
+    """The record, and whether the batch is in the table; if it is not, the table is where `applied` says."""
+    require_no_older(now, applied.version, applied.lsn)
+    already = _includes(now, batch)
+    if not already:
+        _require_same(now, applied, epoch)
+    return now, already
+
+
+def _still(now: Applied, applied: Applied, epoch: int) -> Applied:
+    """The record of a table that is where `applied` says. Raises LakeRolledBack or CommitFailed."""
+    require_no_older(now, applied.version, applied.lsn)
+    _require_same(now, applied, epoch)
+    return now
 
 
 def _require_same(now: Applied, applied: Applied, epoch: int) -> None:

@@ -11,23 +11,24 @@ import re
 import secrets
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import uuid4
 
+from .. import faults
 from ..errors import CommitFailed
 from ..evolution import changes
-from ..position import LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from .failure import chain
 from .java import Java, jvm
 from .layout import Layout
 from .lineage import ExpiredVersions
-from .names import CATALOG, CATALOG_FILE, directory, literal, quoted, sql_name
+from .metadata import NOTED, RECORD, SCHEMA, WAP, found, identity, later, local, properties_of, record_of, schema_text
+from .names import CATALOG, CATALOG_FILE, directory, quoted, sql_name
+from .replacing import Replacement
 from .table import Found, Record
 from .upkeep import Facts, facts_of
 
@@ -39,14 +40,12 @@ if TYPE_CHECKING:
 _SQLITE = "jdbc:sqlite:"
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
-_LSN, _MANIFEST, _CHANGES = "wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes"
-_EPOCH, _COMMIT = "wal2lake.epoch", "wal2lake.commit"
-_SOURCE, _SCHEMA, _NOTED = "wal2lake.source", "wal2lake.schema", "wal2lake.record"
 _MOVING = "wal2lake_moving_"
 _STAGED = "wal2lake_staged_"
 _STAGED_NAME = re.compile(_STAGED + "[0-9a-f]{32}")
 _GUARD = "wal2lake_guard"
-_WAP, _WAP_BRANCH = "write.wap.enabled", "spark.wap.branch"
+_WAP_ID, _WAP_SUMMARY = "spark.wap.id", "wap.id"
+_ATTEMPTS = 3
 _GAINS = {"added-records": 1, "deleted-records": -1, "added-position-deletes": -1, "removed-position-deletes": 1}
 _MISSING = ("NoSuchTableException", "NoSuchNamespaceException", "NoSuchViewException")
 
@@ -63,8 +62,8 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
-    # Commits are made on a branch first, see `stage`.
-    "write.wap.enabled": "true",
+    # Commits are staged first, see `publish`.
+    WAP: "true",
 }
 
 
@@ -99,18 +98,14 @@ class IcebergTables:
 
     def commit_settings(self, record: Record, staged: str | None = None) -> dict[str, str]:
         settings = {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
-        return settings if staged is None else {**settings, _WAP_BRANCH: staged}
+        return settings if staged is None else {**settings, _WAP_ID: staged}
 
     def new_stage(self) -> str:
         return _STAGED + uuid4().hex
 
     def commit_properties(self, record: Record) -> dict[str, str]:
         """The record as it stands in the summary of a snapshot."""
-        version = record.version
-        return {
-            _LSN: str(record.lsn), _MANIFEST: str(record.manifest), _CHANGES: str(record.changes),
-            _EPOCH: str(version.epoch), _COMMIT: str(version.commit),
-        }  # fmt: skip
+        return properties_of(record)
 
     def sql_name(self, table: TableId) -> str:
         return sql_name(table)
@@ -140,18 +135,13 @@ class IcebergTables:
         loaded = self.load(session, table)
         if loaded is None:
             return None
-        properties = loaded.properties()
-        schema = properties.get(_SCHEMA)
+        return self._found(session, loaded)
+
+    def _found(self, session: SparkSession, loaded: Any) -> Found:
         current = loaded.currentSnapshot()
         summary = self._summary(session, current)
-        return Found(
-            source=properties.get(_SOURCE),
-            schema=_schema(schema) if schema else None,
-            record=self._newest_record(session, loaded, current, summary),
-            rows=_rows(summary),
-            location=str(loaded.location()),
-            upkeep=_facts(loaded, current, summary),
-        )
+        record = self._newest_record(session, loaded, current, summary)
+        return found(loaded.properties(), str(loaded.location()), summary, record, _facts(loaded, current, summary))
 
     def facts(self, session: SparkSession, loaded: Any) -> Facts:
         """What the current version of a loaded table says that upkeep goes by."""
@@ -165,7 +155,7 @@ class IcebergTables:
             # Two copies of one schema would both find it missing, and the catalog takes only one of them.
             session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{quoted(schema.id.schema)}")
         writer = frame.writeTo(sql_name(schema.id)).using("iceberg")
-        for name, value in {**TABLE_PROPERTIES, **self._lake.properties, **_identity(schema, source)}.items():
+        for name, value in {**TABLE_PROPERTIES, **self._lake.properties, **identity(schema, source)}.items():
             writer = writer.tableProperty(name, value)
         if location is not None:
             writer = writer.tableProperty("location", location)
@@ -175,35 +165,60 @@ class IcebergTables:
     def replace(
         self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, parent: Record | None
     ) -> None:
+        loaded = self.load(session, schema.id)
         if _columns(frame) == _columns(session.table(sql_name(schema.id))):
-            self._refill(session, frame, schema, source, parent)
+            self._refill(session, loaded, frame, schema, source, parent)
             return
-        layout = Layout.of(self.load(session, schema.id), schema.names)
-        view = f"wal2lake_rows_{uuid4().hex}"
-        frame.createTempView(view)
-        try:
-            properties = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in _identity(schema, source).items())
-            name, by = sql_name(schema.id), layout.partitioned_by
-            session.sql(
-                f"REPLACE TABLE {name} USING iceberg {by} TBLPROPERTIES ({properties}) AS SELECT * FROM {view}"  # noqa: S608 - quoted
-            )
-        finally:
-            session.catalog.dropTempView(view)
-        layout.restore_order(jvm(session), self.load(session, schema.id))
-        self.note_record(session, schema.id)
+        layout = Layout.of(loaded, schema.names)
+        replacement = Replacement(session, loaded, frame, layout, identity(schema, source))
+        replacement.append(frame)
+        replacement.set_properties(self._note(session, replacement.table.currentSnapshot()))
+        faults.reached(faults.LAKE_STAGED)
+        self._commit_replacement(session, replacement, schema.id, parent, loaded.currentSnapshot())
+
+    def _commit_replacement(
+        self, session: SparkSession, replacement: Replacement, table: TableId, parent: Record | None, began: Any
+    ) -> None:
+        """Commit upon the version that it began from, or upon a compaction of that by somebody."""
+        from py4j.protocol import Py4JJavaError
+
+        for attempt in range(_ATTEMPTS):
+            loaded = self.load(session, table)
+            if loaded is None or not self._same_rows(session, loaded, began, parent):
+                raise _outrun(table)
+            try:
+                replacement.commit(loaded)
+                return
+            except Py4JJavaError as error:
+                refused = any(link.name.endswith("CommitFailedException") for link in chain(error))
+                if not refused or attempt == _ATTEMPTS - 1:
+                    raise
+
+    def _same_rows(self, session: SparkSession, loaded: Any, began: Any, record: Record | None) -> bool:
+        """Whether a table has this record, and nothing but compactions came upon the snapshot `began`."""
+        current = loaded.currentSnapshot()
+        if began is None or current is None:
+            return began is current is record is None
+        if not self._stands(session, loaded, current.snapshotId(), record):
+            return False
+        while current is not None and current.snapshotId() != began.snapshotId():
+            parent = current.parentId() if current.operation() == "replace" else None
+            current = None if parent is None else loaded.snapshot(parent)
+        return current is not None
 
     def _refill(
-        self, session: SparkSession, frame: DataFrame, schema: TableSchema, source: str, parent: Record | None
-    ) -> None:
+        self, session: SparkSession, loaded: Any, frame: DataFrame, schema: TableSchema, source: str,
+        parent: Record | None,
+    ) -> None:  # fmt: skip
         """Put rows in the place of all rows: the table keeps all that it has beside them."""
         staged = self.new_stage()
-        self.stage(session, schema.id, staged, parent)
-        session.conf.set(_WAP_BRANCH, staged)
+        self._enable_staging(loaded)
+        session.conf.set(_WAP_ID, staged)
         try:
             self.overwrite(session, frame, schema.id)
         finally:
-            session.conf.unset(_WAP_BRANCH)
-        self.publish(session, schema.id, staged, parent, _identity(schema, source))
+            session.conf.unset(_WAP_ID)
+        self.publish(session, schema.id, staged, parent, identity(schema, source))
 
     def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema, parent: Record | None) -> None:
         wanted = changes(before, after)
@@ -228,7 +243,7 @@ class IcebergTables:
             for column in wanted.added:
                 second.addColumn(None, column.name, java.type(column.lake), None)
             second.commit()
-        transaction.updateProperties().set(_SCHEMA, _schema_text(after)).commit()
+        _set_properties(transaction, {SCHEMA: schema_text(after)})
         transaction.commitTransaction()
 
     def append(self, session: SparkSession, frame: DataFrame, table: TableId) -> None:  # noqa: ARG002 - the contract
@@ -240,62 +255,57 @@ class IcebergTables:
         frame.writeTo(sql_name(table)).overwrite(lit(True))
 
     def restate(self, session: SparkSession, table: TableId, record: Record, parent: Record | None) -> None:
-        staged = self.new_stage()
-        self.stage(session, table, staged, parent)
-        append = self.load(session, table).newAppend().toBranch(staged)
+        transaction = self.load(session, table).newTransaction()
+        self._guard(session, transaction, table, parent)
+        append = transaction.newAppend()
         for name, value in self.commit_properties(record).items():
             append = append.set(name, value)
         append.commit()
-        self.publish(session, table, staged, parent)
+        _set_properties(transaction, self._note(session, transaction.table().currentSnapshot()))
+        transaction.commitTransaction()
 
-    def stage(self, session: SparkSession, table: TableId, staged: str, parent: Record | None) -> None:
-        """Make the branch: one that a write makes by itself begins to count its rows and files at 0."""
-        loaded = self.load(session, table)
-        if loaded.properties().get(_WAP) != "true":
-            # Tables of earlier versions take no branch from a session before they have this property.
-            loaded.updateProperties().set(_WAP, "true").commit()
-        current = loaded.currentSnapshot()
-        if current is None or not self._stands(session, loaded, current.snapshotId(), parent):
-            raise _outrun(table)
-        update = loaded.manageSnapshots()
-        # As text, it is one call into the JVM however many there are.
-        for name in _STAGED_NAME.findall(loaded.refs().keySet().toString()):
-            # Left by a writer that never came to publish it.
-            update = update.removeBranch(name)
-        update.createBranch(staged, current.snapshotId()).commit()
+    def stage(self, session: SparkSession, table: TableId, found: Found) -> None:
+        if not found.stages:
+            self._enable_staging(self.load(session, table))
+
+    def _enable_staging(self, loaded: Any) -> None:
+        """Tables of earlier versions stage nothing before they have this property."""
+        if loaded.properties().get(WAP) != "true":
+            loaded.updateProperties().set(WAP, "true").commit()
 
     def publish(
         self, session: SparkSession, table: TableId, staged: str, parent: Record | None,
         properties: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        """Of a branch that a dead or late writer has left nothing is ever published.
+    ) -> Found:  # fmt: skip
+        """What a dead or late writer has staged is never published, and expires with the old versions.
 
         Iceberg itself would put a commit upon whatever is current. Moving the main branch is refused by the catalog if
         anything was committed since the table was loaded here.
         """
         loaded = self.load(session, table)
-        branch = None if loaded is None else loaded.refs().get(staged)
-        if loaded is None or branch is None:
+        head = None if loaded is None else _staged(loaded, staged)
+        if head is None:
             raise CommitFailed(table=str(table), cause="what was written is not there")
         transaction = loaded.newTransaction()
-        head = loaded.snapshot(branch.snapshotId())
         if not self._stands(session, transaction.table(), head.parentId(), parent):
-            loaded.manageSnapshots().removeBranch(staged).commit()
             raise _outrun(table)
-        transaction.manageSnapshots().fastForwardBranch("main", staged).removeBranch(staged).commit()
-        update = transaction.updateProperties()
-        for name, value in {**(properties or {}), **self._note(session, head)}.items():
-            update = update.set(name, value)
+        update = transaction.manageSnapshots().replaceBranch("main", head.snapshotId())
+        # As text, it is one call into the JVM however many there are.
+        for name in _STAGED_NAME.findall(loaded.refs().keySet().toString()):
+            # Left by a version that staged on branches.
+            update = update.removeBranch(name)
         update.commit()
+        _set_properties(transaction, {**(properties or {}), **self._note(session, head)})
         transaction.commitTransaction()
+        return self._found(session, transaction.table())
 
     def gained(self, session: SparkSession, table: TableId, staged: str) -> int:
         loaded = self.load(session, table)
-        head, current = loaded.refs().get(staged).snapshotId(), loaded.currentSnapshot().snapshotId()
-        if head == current:
+        head = None if loaded is None else _staged(loaded, staged)
+        if head is None:
             return 0
         # What the commit itself has counted: totals are missing where a writer before it has left them out.
-        summary = self._summary(session, loaded.snapshot(head))
+        summary = self._summary(session, head)
         return sum(sign * int(summary.get(name, 0)) for name, sign in _GAINS.items())
 
     def note_record(self, session: SparkSession, table: TableId) -> None:
@@ -303,15 +313,14 @@ class IcebergTables:
         loaded = self.load(session, table)
         current = None if loaded is None else loaded.currentSnapshot()
         note = {} if current is None else self._note(session, current)
-        if note and loaded.properties().get(_NOTED) != note[_NOTED]:
-            loaded.updateProperties().set(_NOTED, note[_NOTED]).commit()
+        if note and loaded.properties().get(NOTED) != note[NOTED]:
+            loaded.updateProperties().set(NOTED, note[NOTED]).commit()
 
     def _note(self, session: SparkSession, snapshot: Any) -> dict[str, str]:
         summary = self._summary(session, snapshot)
-        if _record(summary) is None:
+        if record_of(summary) is None:
             return {}
-        record = {name: summary[name] for name in (_LSN, _MANIFEST, _CHANGES, _EPOCH, _COMMIT)}
-        return {_NOTED: json.dumps({"snapshot": snapshot.snapshotId(), **record})}
+        return {NOTED: json.dumps({"snapshot": snapshot.snapshotId(), **{name: summary[name] for name in RECORD}})}
 
     def _guard(self, session: SparkSession, transaction: Any, table: TableId, parent: Record | None) -> None:
         """Let a transaction fail if anything is committed before it: most updates would be made upon that instead.
@@ -336,11 +345,13 @@ class IcebergTables:
         java = self._java(session)
         self._catalog(session).renameTable(java.identifier(table), java.identifier(new))
 
-    def describe(self, session: SparkSession, table: TableId, schema: TableSchema, source: str) -> None:
-        update = self.load(session, table).updateProperties()
-        for name, value in _identity(schema, source).items():
-            update = update.set(name, value)
-        update.commit()
+    def describe(
+        self, session: SparkSession, table: TableId, schema: TableSchema, source: str, parent: Record | None
+    ) -> None:
+        transaction = self.load(session, table).newTransaction()
+        self._guard(session, transaction, table, parent)
+        _set_properties(transaction, identity(schema, source))
+        transaction.commitTransaction()
 
     def drop(self, session: SparkSession, table: TableId) -> None:
         self._catalog(session).dropTable(self._java(session).identifier(table), True)
@@ -373,15 +384,15 @@ class IcebergTables:
         found: Record | None = None
         expired, snapshot = ExpiredVersions(session, loaded), current
         while snapshot is not None:
-            record = _record(summary)
-            found, parent = _later(found, record), snapshot.parentId()
+            record = record_of(summary)
+            found, parent = later(found, record), snapshot.parentId()
             if parent is None or (record is not None and summary.get("operation") != "replace"):
                 break
             snapshot = loaded.snapshot(parent)
             if snapshot is None:
-                noted = json.loads(loaded.properties().get(_NOTED) or "{}")
+                noted = json.loads(loaded.properties().get(NOTED) or "{}")
                 if parent == noted.get("snapshot"):
-                    return _later(found, _record(noted))
+                    return later(found, record_of(noted))
                 snapshot = expired.snapshot(parent) if found is None else None
             summary = self._summary(session, snapshot)
         return found
@@ -405,6 +416,20 @@ class IcebergTables:
             if any(link.name.endswith(_MISSING) for link in chain(error)):
                 return None
             raise
+
+
+def _staged(loaded: Any, staged: str) -> Any:
+    """The snapshot that was written under a name; None if there is none. It is among the last."""
+    snapshots = loaded.snapshots()
+    listed = (snapshots.get(place) for place in range(snapshots.size() - 1, -1, -1))
+    return next((each for each in listed if each.summary().get(_WAP_SUMMARY) == staged), None)
+
+
+def _set_properties(transaction: Any, properties: Mapping[str, str]) -> None:
+    update = transaction.updateProperties()
+    for name, value in properties.items():
+        update = update.set(name, value)
+    update.commit()
 
 
 def _outrun(table: TableId) -> CommitFailed:
@@ -440,66 +465,6 @@ def _columns(frame: DataFrame) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
 
 
-def _identity(schema: TableSchema, source: str) -> dict[str, str]:
-    return {_SOURCE: source, _SCHEMA: _schema_text(schema)}
-
-
-def _schema_text(schema: TableSchema) -> str:
-    return json.dumps(schema.to_json(), ensure_ascii=False)
-
-
-@lru_cache(maxsize=2048)
-def _schema(text: str) -> TableSchema:
-    return TableSchema.from_json(json.loads(text))
-
-
-def _record(summary: Mapping[str, str]) -> Record | None:
-    lsn = summary.get(_LSN)
-    if lsn is None:
-        return None
-    version = LakeVersion(int(summary.get(_EPOCH, 0)), int(summary.get(_COMMIT, 0)))
-    return Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]), version)
-
-
-def described(
-    properties: Mapping[str, str],
-    location: str,
-    summaries: Sequence[Mapping[str, str]],
-    times: tuple[int, int, int] | None,
-) -> Found:
-    """What a table's metadata comes to. `summaries` are those of the current snapshot and of the ones before it;
-    `times` the number of snapshots, and when the oldest and the current one were made.
-    """
-    schema, summary = properties.get(_SCHEMA), summaries[0] if summaries else {}
-    return Found(
-        source=properties.get(_SOURCE),
-        schema=_schema(schema) if schema else None,
-        record=_newest(summaries),
-        rows=_rows(summary),
-        location=location,
-        upkeep=Facts() if times is None else facts_of(summary, *times),
-    )
-
-
-def _newest(summaries: Sequence[Mapping[str, str]]) -> Record | None:
-    """The record of the first of these that has one; of compaction, which restates what it found, the newest."""
-    found: Record | None = None
-    for summary in summaries:
-        record = _record(summary)
-        found = _later(found, record)
-        if record is not None and summary.get("operation") != "replace":
-            break
-    return found
-
-
-def _later(one: Record | None, other: Record | None) -> Record | None:
-    return max(filter(None, (one, other)), key=lambda each: each.version, default=None)
-
-
-def _rows(summary: Mapping[str, str]) -> int:
-    return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
-
-
 def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
     if current is None:
         return Facts()
@@ -510,8 +475,3 @@ def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
 
 def _table_id(identifier: Any) -> TableId:
     return TableId(str(identifier.namespace()), str(identifier.name()))
-
-
-def local(file: str) -> str:
-    """The path of a local file that Iceberg names, as a URI or as it is."""
-    return "/" + file.removeprefix("file:").lstrip("/") if file.startswith(("file:", "/")) else file

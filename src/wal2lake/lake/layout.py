@@ -7,10 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .names import quoted
-
 _PARAMETER = re.compile(r"(\w+)(?:\[(\d+)\])?")
-_SPARK = {"year": "years", "month": "months", "day": "days", "hour": "hours"}
 
 
 @dataclass(frozen=True)
@@ -30,14 +27,10 @@ class Term:
             return None
         return cls(str(column), match[1], int(match[2]) if match[2] else None)
 
-    @property
-    def sql(self) -> str:
-        """In PARTITIONED BY."""
-        if self.transform == "identity":
-            return quoted(self.column)
-        name = _SPARK.get(self.transform, self.transform)
-        parameter = "" if self.parameter is None else f"{self.parameter}, "
-        return f"{name}({parameter}{quoted(self.column)})"
+    def add_to(self, builder: Any) -> Any:
+        """Add it to a partition spec that is being built."""
+        parameters = () if self.parameter is None else (self.parameter,)
+        return getattr(builder, self.transform)(self.column, *parameters)
 
     def java(self, expressions: Any) -> Any:
         if self.transform == "identity":
@@ -65,16 +58,15 @@ class Layout:
             tuple((t, ascending, nulls) for t, ascending, nulls in order if t is not None and t.column in columns),
         )
 
-    @property
-    def partitioned_by(self) -> str:
-        return f"PARTITIONED BY ({', '.join(term.sql for term in self.partitions)})" if self.partitions else ""
+    def spec(self, jvm: Any, schema: Any) -> Any:
+        builder = jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+        for term in self.partitions:
+            builder = term.add_to(builder)
+        return builder.build()
 
-    def restore_order(self, jvm: Any, loaded: Any) -> None:
-        """A hint for those who write; a crash before it costs nothing but that."""
-        if not self.order:
-            return
+    def sort_order(self, jvm: Any, schema: Any) -> Any:
         expressions = jvm.org.apache.iceberg.expressions.Expressions
-        update = loaded.replaceSortOrder()
+        builder = jvm.org.apache.iceberg.SortOrder.builderFor(schema)
         for term, ascending, nulls in self.order:
-            update = (update.asc if ascending else update.desc)(term.java(expressions), nulls)
-        update.commit()
+            builder = (builder.asc if ascending else builder.desc)(term.java(expressions), nulls)
+        return builder.build()

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..schema import TableId
-from .iceberg import described, local
+from .metadata import described, local
 from .names import CATALOG, CATALOG_FILE
 from .table import Found
 

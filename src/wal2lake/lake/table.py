@@ -41,6 +41,8 @@ class Found:
     location: str
     upkeep: Facts = field(default_factory=Facts)
     """what tells whether the table needs upkeep"""
+    stages: bool = False
+    """whether writes can be kept aside"""
 
 
 class TableFormat(Protocol):
@@ -79,7 +81,7 @@ class TableFormat(Protocol):
         """Put these rows, columns and properties in the place of the table's, in one commit.
 
         Partitioning, sort order and properties that somebody has given to the table stay, as far as its columns do.
-        Where the columns stay the same it fails like `publish`.
+        It fails like `publish`; a compaction by somebody since is no obstacle.
         """
 
     def evolve(self, session: SparkSession, before: TableSchema, after: TableSchema, parent: Record | None) -> None:
@@ -95,19 +97,16 @@ class TableFormat(Protocol):
         """Put these rows in the place of all rows, in one commit. Fails if the table does not exist."""
 
     def restate(self, session: SparkSession, table: TableId, record: Record, parent: Record | None) -> None:
-        """Put a record into a commit of its own, which changes no row. Fails like `publish`."""
+        """Put a record into a commit of its own, which changes no row. Fails like `evolve`."""
 
-    def stage(self, session: SparkSession, table: TableId, staged: str, parent: Record | None) -> None:
-        """Make ready for writes that are kept aside under a name, and clear up what others have left.
-
-        Fails if the current version has another record than `parent`.
-        """
+    def stage(self, session: SparkSession, table: TableId, found: Found) -> None:
+        """Make a table, as it was found, ready for writes that are kept aside."""
 
     def publish(
         self, session: SparkSession, table: TableId, staged: str, parent: Record | None,
         properties: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        """Make what was kept aside the current version, and set properties, in one step.
+    ) -> Found:  # fmt: skip
+        """Make what was kept aside the current version, and set properties, in one step; the table as it is then.
 
         Fails if that was not written upon the current version, or if this has another record than `parent`.
         """
@@ -118,8 +117,10 @@ class TableFormat(Protocol):
     def rename(self, session: SparkSession, table: TableId, new: TableId) -> None:
         """Give the table another name. Fails if there is one of that name."""
 
-    def describe(self, session: SparkSession, table: TableId, schema: TableSchema, source: str) -> None:
-        """Write anew what the table says of the source table that it was made from."""
+    def describe(
+        self, session: SparkSession, table: TableId, schema: TableSchema, source: str, parent: Record | None
+    ) -> None:
+        """Write again what the table says of the source table that it was made from. Fails like `evolve`."""
 
     def drop(self, session: SparkSession, table: TableId) -> None:
         """Remove the table and its files; nothing happens if there is none."""

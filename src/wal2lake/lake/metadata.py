@@ -1,0 +1,104 @@
+"""What the metadata of an Iceberg table says of a lake table: its source, its schema, its position record.
+
+Pure: whoever reads the metadata, through Iceberg or from its file, comes to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from ..position import LakeVersion, Lsn
+from ..schema import TableSchema
+from .table import Found, Record
+from .upkeep import Facts, facts_of
+
+RECORD = ("wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes", "wal2lake.epoch", "wal2lake.commit")
+"""in the summary of a snapshot"""
+_LSN, _MANIFEST, _CHANGES, _EPOCH, _COMMIT = RECORD
+SOURCE, SCHEMA, NOTED = "wal2lake.source", "wal2lake.schema", "wal2lake.record"
+"""in the properties of a table"""
+WAP = "write.wap.enabled"
+
+
+def properties_of(record: Record) -> dict[str, str]:
+    """A record as it stands in the summary of a snapshot."""
+    version = record.version
+    values = (record.lsn, record.manifest, record.changes, version.epoch, version.commit)
+    return dict(zip(RECORD, map(str, values), strict=True))
+
+
+def identity(schema: TableSchema, source: str) -> dict[str, str]:
+    return {SOURCE: source, SCHEMA: schema_text(schema)}
+
+
+def schema_text(schema: TableSchema) -> str:
+    return json.dumps(schema.to_json(), ensure_ascii=False)
+
+
+@lru_cache(maxsize=2048)
+def _schema(text: str) -> TableSchema:
+    return TableSchema.from_json(json.loads(text))
+
+
+def record_of(summary: Mapping[str, str]) -> Record | None:
+    lsn = summary.get(_LSN)
+    if lsn is None:
+        return None
+    version = LakeVersion(int(summary.get(_EPOCH, 0)), int(summary.get(_COMMIT, 0)))
+    return Record(Lsn.parse(lsn), int(summary[_MANIFEST]), int(summary[_CHANGES]), version)
+
+
+def found(
+    properties: Mapping[str, str], location: str, summary: Mapping[str, str], record: Record | None, upkeep: Facts
+) -> Found:
+    """What a table says of itself. `summary` is that of its current snapshot."""
+    schema = properties.get(SCHEMA)
+    return Found(
+        source=properties.get(SOURCE),
+        schema=_schema(schema) if schema else None,
+        record=record,
+        rows=_rows(summary),
+        location=location,
+        upkeep=upkeep,
+        stages=properties.get(WAP) == "true",
+    )
+
+
+def described(
+    properties: Mapping[str, str],
+    location: str,
+    summaries: Sequence[Mapping[str, str]],
+    times: tuple[int, int, int] | None,
+) -> Found:
+    """What a table's metadata comes to. `summaries` are those of the current snapshot and of the ones before it;
+    `times` the number of snapshots, and when the oldest and the current one were made.
+    """
+    summary = summaries[0] if summaries else {}
+    upkeep = Facts() if times is None else facts_of(summary, *times)
+    return found(properties, location, summary, _newest(summaries), upkeep)
+
+
+def _newest(summaries: Sequence[Mapping[str, str]]) -> Record | None:
+    """The record of the first of these that has one; of compaction, which restates what it found, the newest."""
+    found: Record | None = None
+    for summary in summaries:
+        record = record_of(summary)
+        found = later(found, record)
+        if record is not None and summary.get("operation") != "replace":
+            break
+    return found
+
+
+def later(one: Record | None, other: Record | None) -> Record | None:
+    return max(filter(None, (one, other)), key=lambda each: each.version, default=None)
+
+
+def _rows(summary: Mapping[str, str]) -> int:
+    return int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
+
+
+def local(file: str) -> str:
+    """The path of a local file that Iceberg names, as a URI or as it is."""
+    return "/" + file.removeprefix("file:").lstrip("/") if file.startswith(("file:", "/")) else file
