@@ -35,6 +35,11 @@ def capture_of(pid: int) -> Process | None:
     return next((each for each in descendants(pid) if each.is_capture), None)
 
 
+def frozen(pid: int) -> bool:
+    """Whether a process has been stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def descendants(pid: int) -> list[Process]:
     """All processes that a process started, and those that they started."""
     children: dict[int, list[Process]] = {}

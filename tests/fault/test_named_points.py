@@ -13,12 +13,13 @@ from command import Project
 from servers import Database
 from waiting import wait_until
 from wal2lake import faults
+from wal2lake.demo.compare import open_catalog
+from wal2lake.faults import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TABLES = ("counters", "journal")
-VARIABLE = "WAL2LAKE_FAULT"
 
 
 @pytest.fixture
@@ -90,6 +91,49 @@ def test_killed_after_the_columns_changed_before_the_changes_came(
     counters = mirrored.table("counters")
     assert counters is not None
     assert counters.changes_applied == 55
+
+
+@pytest.mark.slow
+def test_killed_after_partitions_were_exchanged_before_the_table_knows_of_it(
+    project: Project, mirrored: Mirrored
+) -> None:
+    """Without a key, rows that are exchanged twice would be there twice."""
+    project.configure(mirrored.database.dsn)
+    mirrored.database.execute(
+        "CREATE TABLE parts (id int, n int) PARTITION BY RANGE (id);"
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10); ALTER TABLE parts_1 REPLICA IDENTITY FULL;"
+        "INSERT INTO parts SELECT i, i FROM generate_series(0, 9) i"
+    )
+    mirrored.catches_up("parts")
+    mirrored.database.execute(
+        "CREATE TABLE parts_2 (id int, n int); ALTER TABLE parts_2 REPLICA IDENTITY FULL;"
+        "INSERT INTO parts_2 SELECT 15, 1 FROM generate_series(1, 3);"
+        "ALTER TABLE parts DETACH PARTITION parts_1; UPDATE parts_1 SET n = -n;"
+        "ALTER TABLE parts ATTACH PARTITION parts_1 FOR VALUES FROM (0) TO (10);"
+        "ALTER TABLE parts ATTACH PARTITION parts_2 FOR VALUES FROM (10) TO (20)"
+    )
+    killed = project.run("run", "--once", env={VARIABLE: faults.PARTITIONS_EXCHANGED})
+    assert killed.code == -signal.SIGKILL, killed.all
+    mirrored.catches_up("parts")
+    mirrored.database.execute("INSERT INTO parts VALUES (15, 1), (3, 3); DELETE FROM parts WHERE id = 4")
+    mirrored.catches_up("parts")
+
+
+@pytest.mark.slow
+def test_killed_after_a_lake_table_was_renamed_before_it_knows_its_name(project: Project, mirrored: Mirrored) -> None:
+    project.configure(mirrored.database.dsn)
+    mirrored.catches_up(*TABLES)
+    _change(mirrored.database)
+    mirrored.database.execute("ALTER TABLE journal RENAME TO diary; INSERT INTO diary VALUES ('renamed')")
+    killed = project.run("run", "--once", env={VARIABLE: faults.LAKE_RENAMED})
+    assert killed.code == -signal.SIGKILL, killed.all
+    mirrored.catches_up("counters", "diary")
+    mirrored.database.execute("INSERT INTO diary VALUES ('more')")
+    mirrored.catches_up("counters", "diary")
+    diary = mirrored.table("diary")
+    assert diary is not None and diary.changes_applied == 12
+    with open_catalog(mirrored.lake) as catalog:
+        assert {name for _, name in catalog.list_tables("public")} == {"counters", "diary"}
 
 
 def test_killed_after_each_manifest_before_it_is_acknowledged(

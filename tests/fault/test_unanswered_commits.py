@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mirroring import Mirrored
+from mirroring import PATIENCE, Mirrored
 
 from servers import Database
+from waiting import wait_until
+from wal2lake.control.store import GroupWish
 from wal2lake.demo.compare import open_catalog
 from wal2lake.lake.iceberg import IcebergTables
 from wal2lake.mirror import Mirror
@@ -128,3 +130,24 @@ def test_a_rename_whose_answer_is_lost_is_finished(mirrored: Mirrored, monkeypat
     mirrored.catches_up("counters", "diary")
     mirrored.database.execute("INSERT INTO diary VALUES ('more')")
     mirrored.catches_up("counters", "diary")
+
+
+def test_a_move_whose_answer_is_lost_goes_on_without_a_copy(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group that a table comes to writes a position record of its own for the rows that are there."""
+    mirrored.catches_up(*TABLES)
+    mirror = Mirror(mirrored.config)
+    with mirrored.running():
+        mirrored.is_streaming(*TABLES)
+        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        wait_until(lambda: mirror.status().groups[-1].state == "RUNNING", PATIENCE, mirror.groups)
+        lost = _loses_its_answer(monkeypatch, "restate", 2)
+        _change(mirrored)
+        mirror.move([f"public.{name}" for name in TABLES], "second")
+        wait_until(lambda: {table.group for table in mirror.tables()} == {"second"}, PATIENCE, mirror.tables)
+        _change_again(mirrored)
+        mirrored.follows(*TABLES)
+    assert lost == ["restate"] * 2
+    for name in TABLES:
+        assert [entry.after for entry in mirror.history(f"public.{name}")].count("SNAPSHOT") == 1
