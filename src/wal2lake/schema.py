@@ -207,6 +207,11 @@ class TableSchema:
         return any(column.mask for column in self.columns)
 
     @property
+    def narrowed(self) -> bool:
+        """Whether something of it is kept out of the lake."""
+        return self.masked or self.where is not None or bool(self.only)
+
+    @property
     def source_columns(self) -> tuple[Column, ...]:
         """Those that the source has, too."""
         return tuple(column for column in self.columns if not column.kept)

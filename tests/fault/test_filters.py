@@ -17,7 +17,6 @@ from lake_history import read_lake
 from servers import Database
 from waiting import wait_until
 from wal2lake.config import TableConfig
-from wal2lake.errors import ConfigError
 from wal2lake.mirror import Mirror
 from wal2lake.schema import TableId
 from wal2lake.source import publication
@@ -268,15 +267,38 @@ def test_a_column_or_table_with_a_mask_that_gets_another_name_is_withheld(
         mirrored.slot_passes(mirrored.now())
         assert not _files_with(mirrored.lake, SECRET)
     assert not _files_with(mirrored.lake, SECRET)
-    with pytest.raises(ConfigError) as raised:
-        mirrored.once()
-    assert "public.two" in str(raised.value)
+    mirrored.configure(tables={"public.one": {"mask": {"mail": "sha256"}}, "public.two": masks})
+    mirrored.resync("one")
+    assert [table.name for table in mirrored.once().missed] == ["public.three"]
+    assert not _files_with(mirrored.lake, SECRET)
     mirrored.configure(tables={"public.one": {"mask": {"mail": "sha256"}}, "public.three": masks})
-    mirrored.resync("two")
     result = mirrored.once()
     assert not result.missed, result.missed
     assert _rows(mirrored.lake, "one", ("id", "mail")) == [(i, _sha(SECRET)) for i in (1, 2, 3)]
     assert _rows(mirrored.lake, "three", ("id", "email")) == [(i, _sha(SECRET)) for i in (1, 2, 3)]
+    assert not _files_with(mirrored.lake, SECRET)
+
+
+def test_settings_of_a_table_that_is_not_there_hold_up_no_other_table(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """A dropped one is no other; one that was renamed stops alone, and nothing of it gets out."""
+    database.execute(
+        "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, email text); " for name in ("t", "one", "two"))
+        + f"INSERT INTO one VALUES (1, '{SECRET}'); INSERT INTO two VALUES (1, '{SECRET}')"
+    )
+    masks = {"mask": {"email": "sha256"}}
+    mirrored = Mirrored(database, tmp_path / "lake", spark, tables={"public.one": masks, "public.two": masks})
+    with mirrored.running():
+        mirrored.is_streaming("t", "one", "two")
+        database.execute("DROP TABLE one; ALTER TABLE two RENAME TO three; CREATE TABLE new (id int PRIMARY KEY)")
+        mirrored.fails("three", "masks and filters of public.two")
+        database.execute(f"UPDATE three SET email = '{SECRET}'; INSERT INTO t VALUES (1); INSERT INTO new VALUES (1)")
+        mirrored.is_streaming("new")
+        mirrored.follows("t", "new")
+    database.execute("INSERT INTO t VALUES (2)")
+    assert [table.name for table in mirrored.once().missed] == ["public.three"]
+    mirrored.equal("t", "new")
     assert not _files_with(mirrored.lake, SECRET)
 
 

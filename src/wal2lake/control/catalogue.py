@@ -84,10 +84,13 @@ class Catalogue:
         followed = {oid for oid, record in records.items() if record.state is not TableState.PENDING}
         former = {record.lake_table for record in everybody if record.state is TableState.DROPPED}
         former |= {records[oid].lake_table for oid in dropped}
+        known = set(records)
         mine = self._claim(schemas, records, wishes, former)
         resyncs = self._store.wanted_resyncs(self._group)
-        self._publish(mine, records, followed, resyncs)
-        seen = self._updates_seen(mine, resyncs)
+        unmasked = self._unmasked(mine, known, everybody, strict)
+        safe = [schema for schema in mine if schema.oid not in unmasked]
+        self._publish(safe, records, followed, resyncs, unmasked)
+        seen = self._updates_seen(safe, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         refused = {**self._unsettled(mine), **seen, **self._refused}
         return Wanted(
@@ -95,9 +98,36 @@ class Catalogue:
             dropped, self._source.mark() if fresh else ZERO, began, before, after, refused, self._elsewhere(everybody),
         )  # fmt: skip
 
+    def _unmasked(
+        self, mine: Sequence[TableSchema], known: Collection[int], everybody: Sequence[TableRecord], strict: bool
+    ) -> dict[int, Wal2LakeError]:
+        """Tables that must not be published: something of them was to be kept out of the lake, or may have been.
+
+        Settings whose table is not there may be meant for one that was renamed. One that was followed is recognized,
+        and one that was dropped is no other; else it could be any that is new. `strict`: then that is an error.
+        """
+        found: dict[int, Wal2LakeError] = {}
+        for schema in mine:
+            if (error := self._source.unmasked(self._log.schemas.last(schema.oid), schema)) is not None:
+                found[schema.oid] = error
+        unnamed = self._source.unnamed()
+        if not unnamed:
+            return found
+        names = self._source.names()
+        told = {str(record.id) for record in everybody if record.oid not in names}
+        for oid in found:
+            last = self._log.schemas.last(oid)
+            told |= {str(id) for id in (last.id, *last.heeds)} if last is not None else set()
+        for name, error in unnamed.items():
+            if name not in told:
+                if strict:
+                    raise error
+                found |= {schema.oid: error for schema in mine if schema.oid not in known and schema.oid not in found}
+        return found
+
     def _publish(
         self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], followed: Collection[int],
-        resyncs: Collection[int],
+        resyncs: Collection[int], unmasked: Mapping[int, Wal2LakeError],
     ) -> None:  # fmt: skip
         """Have what is to be published published; one table that can't be does not hold up the others."""
         wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
@@ -105,7 +135,7 @@ class Catalogue:
         new = lost | (frozenset(resyncs) if self._published is None else frozenset())
         lost &= frozenset(followed)
         if wanted != self._published or lost or self._refused:
-            self._refused = self._source.publish(mine)
+            self._refused = {**self._source.publish(mine), **unmasked}
             self._published = wanted
         self._settle([schema for schema in mine if schema.oid not in self._refused], new)
         if any(self._source.append_only(schema) for schema in mine):

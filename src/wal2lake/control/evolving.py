@@ -72,7 +72,7 @@ class Evolving:
         for schema in wanted.schemas:
             table = tables.get(schema.oid)
             applied = table.applied if table is not None else None
-            if applied is not None and _differs(applied.schema, schema):
+            if applied is not None and schema.oid not in wanted.refused and _differs(applied.schema, schema):
                 self._pending[schema.oid] = _Seen(schema, wanted.before, wanted.after)
 
     def applying(self, oid: int, batch: Batch) -> None:

@@ -173,9 +173,10 @@ class Roster:
         self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
-        """Have the change log know of masks before the first row comes: a rename or a DETACH may be decoded with it."""
+        """Have the change log know of masks and filters before the first row: a rename or a DETACH may come with it."""
         for schema in schemas:
-            if schema.masked and ((known := self._log.schemas.last(schema.oid)) is None or not known.masked):
+            known = self._log.schemas.last(schema.oid)
+            if schema.narrowed and (known is None or not known.narrowed):
                 self._log.schemas.version(schema)
 
     def _begin(self, tables: Sequence[TableRun]) -> None:

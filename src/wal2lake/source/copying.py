@@ -16,7 +16,7 @@ from psycopg import sql
 from ..config import TableConfig, settings_of
 from ..errors import CopyFailed, KeyMisleading, SourceBusy, SourceRefused
 from ..schema import TableSchema
-from . import catalog, matching, selection, typefacts
+from . import catalog, selection, typefacts
 from .connect import Connection, explained, query
 from .facts import full_rows, unreadable
 from .locking import retried, wait_briefly
@@ -38,7 +38,6 @@ def held_still(
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         _lock(holder, now, schema, stopped)
-        selection.require_tables(matching.relations(now), overrides)
         described = catalog.describe(now, [schema.oid], overrides, bounds).get(schema.oid)
         # Compared last: the lock does not keep anybody from attaching a partition, which must not be in `described`.
         then, today = (_shape(conn, schema.oid, overrides) for conn in (holder, now))

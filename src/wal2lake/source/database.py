@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, LiteralString, TypeVar
 
 from ..config import Config, GroupConfig, settings_of
-from ..errors import ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
+from ..errors import ConfigError, ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
 from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
@@ -104,13 +104,24 @@ class Source:
 
     def match(self) -> matching.Matched:
         """What the group's names and patterns mean now; a name that means nothing is told of, not an error."""
-        self._ask(lambda c: selection.require_tables(matching.relations(c), self._settings))
         matched = self._ask(lambda c: selection.look(c, self._group))
         for warning in matched.warnings:
             if warning not in self._told:
                 self._told.add(warning)
                 log.warning("group %s: %s", self._group.name, warning)
         return matched
+
+    def unnamed(self) -> dict[str, ConfigError]:
+        """Settings that keep something out of a table that is not there, by its name."""
+        return self._ask(lambda c: selection.unnamed(matching.relations(c), self._settings))
+
+    def unmasked(self, last: TableSchema | None, schema: TableSchema) -> ConfigError | None:
+        """Why a table must not be mirrored as it is described now: it was masked or filtered under another name."""
+        try:
+            selection.require_masks(self._settings, last, schema)
+        except ConfigError as error:
+            return error
+        return None
 
     def describe(self, oids: Sequence[int]) -> tuple[TableSchema, ...]:
         """Tables as the catalog has them; those that it has not are left out."""

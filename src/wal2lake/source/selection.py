@@ -26,6 +26,7 @@ from .matching import Matched, Pattern
 NARROWED_SINCE = 150000
 """servers from this version on have row filters and column lists"""
 _EVERYTHING = ("*.*",)
+_WITHHOLDING = frozenset({"mask", "columns", "where"})
 
 
 @dataclass(frozen=True)
@@ -145,38 +146,45 @@ def masked(tables: Mapping[str, TableConfig]) -> bool:
     return any(settings.mask for settings in tables.values())
 
 
-def require_tables(found: Sequence[matching.Relation], tables: Mapping[str, TableConfig]) -> None:
-    """Raises ConfigError if a table that something is to be kept out of is not there: it may have another name."""
+def unnamed(found: Sequence[matching.Relation], tables: Mapping[str, TableConfig]) -> dict[str, ConfigError]:
+    """Settings that keep something out of a table that is not there, by its name: it may have another one by now."""
     names = {str(relation.id) for relation in found}
-    for name, settings in tables.items():
-        if settings.withholds and name not in names:
-            raise ConfigError(
-                field=f"tables.{name}", cause="there is no such table, and it may have been renamed",
-                allowed="correct the name; or remove the section, if nothing is to be masked or left out any more",
-            )  # fmt: skip
+    return {
+        name: ConfigError(
+            field=f"tables.{name}", cause="there is no such table, and it may have been renamed",
+            allowed="correct the name; or remove the section, if nothing is to be masked or left out any more",
+        )
+        for name, settings in tables.items()
+        if settings.withholds and name not in names
+    }  # fmt: skip
 
 
 def lost_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, schema: TableSchema) -> tuple[TableId, ...]:
-    """The names that a table was masked by and has no more, though the settings still have them.
+    """The names that something was kept out of a table by and that it has no more, though the settings still have them.
 
-    It was renamed, or detached from what it was a partition of. A mask under its present name, also an empty one, says
-    what is meant. `last`: as it was seen before.
+    It was renamed, or detached from what it was a partition of. Such a setting under its present name, also an empty
+    one, says what is meant. `last`: as it was seen before.
     """
-    hidden = {column.attnum or column.name for column in last.columns if column.mask} if last is not None else set()
-    shown = {column.attnum or column.name for column in schema.columns if column.mask is None}
-    if last is None or not hidden & shown:
+    if last is None or not _shows_more(last, schema):
         return ()
-    if "mask" in tables.get(str(schema.id), TableConfig()).model_fields_set:
+    if tables.get(str(schema.id), TableConfig()).model_fields_set & _WITHHOLDING:
         return ()
     former = [name for name in (last.id, *last.heeds) if name not in (schema.id, *schema.heeds)]
-    return tuple(name for name in former if tables.get(str(name), TableConfig()).mask)
+    return tuple(name for name in former if tables.get(str(name), TableConfig()).withholds)
+
+
+def _shows_more(last: TableSchema, schema: TableSchema) -> bool:
+    hidden = {column.attnum or column.name for column in last.columns if column.mask}
+    shown = {column.attnum or column.name for column in schema.columns if column.mask is None}
+    return bool(hidden & shown or (last.where and not schema.where) or (last.only and not schema.only))
 
 
 def require_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, schema: TableSchema) -> None:
     """Raises ConfigError if a table has lost its masks with a name."""
     if lost := lost_masks(tables, last, schema):
         raise ConfigError(
-            field=f"tables.{schema.id}", cause=f"it had the masks of {lost[0]}, and is neither that nor part of it now",
+            field=f"tables.{schema.id}",
+            cause=f"it had the masks and filters of {lost[0]}, and is neither that nor part of it now",
             allowed="give it a section with a mask of its own; mask = {} if nothing of it is to be masked any more",
         )  # fmt: skip
 

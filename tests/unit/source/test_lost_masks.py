@@ -18,6 +18,7 @@ MASKED = replace(CLEAR, columns=(replace(CLEAR.columns[0], mask=Masking.NULL),))
 LEAF_OF_ROOT = replace(MASKED, heeds=(ROOT,))
 OTHER_COLUMN = Column("other", 25, -1, "text", STRING)
 HASHED = replace(OTHER_COLUMN, mask=Masking.SHA256)
+FILTER = TableConfig(where="true")
 MASKS = TableConfig(mask={"email": Masking.NULL})
 
 
@@ -36,6 +37,9 @@ MASKS = TableConfig(mask={"email": Masking.NULL})
         ({"public.root": MASKS}, None, CLEAR, ()),
         ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(*CLEAR.columns, HASHED)), (ROOT,)),
         ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(OTHER_COLUMN,)), ()),
+        ({"public.root": FILTER}, replace(CLEAR, id=ROOT, where="true"), CLEAR, (ROOT,)),
+        ({"public.root": FILTER}, replace(CLEAR, id=ROOT, only=(1,)), CLEAR, (ROOT,)),
+        ({"public.root": FILTER, "public.leaf": FILTER}, replace(CLEAR, id=ROOT, where="true"), CLEAR, ()),
     ],
 )
 def test_masks_are_lost_with_a_name_that_the_settings_still_have(
@@ -47,5 +51,5 @@ def test_masks_are_lost_with_a_name_that_the_settings_still_have(
         return
     with pytest.raises(ConfigError) as raised:
         require_masks(tables, last, schema)
-    assert f"masks of {lost[0]}" in str(raised.value)
+    assert f"masks and filters of {lost[0]}" in str(raised.value)
     assert "mask = {}" in raised.value.remedy
