@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from mirroring import Mirrored, lines_of_error
 from processes import capture_of, frozen
 
@@ -33,6 +34,7 @@ def _lose_group(run: Running, database: Database) -> None:
     assert ended
 
 
+@pytest.mark.slow
 def test_a_frozen_run_that_has_lost_its_group_adds_nothing_and_ends(
     project: Project, database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
