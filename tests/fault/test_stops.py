@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from mirroring import Mirrored, lines_of_error
@@ -166,6 +166,13 @@ def unreadable(file: Path) -> Iterator[Callable[[], bool]]:
             os.close(writer)
 
 
+def compacts(spark: SparkSession) -> bool:
+    """Whether a job of Spark's that runs now is one of our upkeep."""
+    context: Any = spark.sparkContext._jsc
+    running = spark.sparkContext.statusTracker().getActiveJobsIds()
+    return any("wal2lake-upkeep" in str(context.sc().statusStore().job(job).jobTags()) for job in running)
+
+
 def test_while_small_files_are_compacted(mirrored: Mirrored) -> None:
     mirrored.configure(maintenance={"small_files": 2})
     mirrored.catches_up("t")
@@ -177,7 +184,7 @@ def test_while_small_files_are_compacted(mirrored: Mirrored) -> None:
         def compacted() -> bool:
             # Rows that are new to the table are appended without a look at its files.
             mirrored.database.execute(f"INSERT INTO t VALUES ({next(numbers)}, 'x')")
-            return is_read()
+            return is_read() and compacts(mirrored.spark)
 
         wait_until(compacted, 60, "the files are read")
     mirrored.catches_up("t")
