@@ -56,6 +56,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     The lake table's own name stays, whatever the source calls the table.
     """
     _require_same_selection(lake, source)
+    _require_logged(lake, source)
     pairs, added, dropped = _paired(lake.columns, source.columns, in_order=not source.partitioned)
     if again := {column.name for column in added} & {column.name for column in dropped}:
         # Messages carry no numbers: rows written before and after such a change look alike.
@@ -80,7 +81,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     following = TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
         version=lake.version, archived=lake.archived, where=source.where, only=source.only, entry=source.entry,
-        heeds=source.heeds, key_index=source.key_index, catalog_key=source.catalog_key,
+        heeds=source.heeds, key_index=source.key_index, catalog_key=source.catalog_key, by_name=source.by_name,
     )  # fmt: skip
     _require_same_key(lake, following)
     return following
@@ -139,6 +140,17 @@ def _require_same_selection(lake: TableSchema, source: TableSchema) -> None:
     if lake.id != source.id and lake.masked and _masks(lake) != _masks(source):
         # The settings that hid something may have been lost with the name. Nobody but the operator can say.
         raise MasksLost(f"{source.id} was {lake.id} and has not the masks that it had: is that meant?")
+
+
+def _require_logged(lake: TableSchema, source: TableSchema) -> None:
+    """A table may have been unlogged for a while, unless PostgreSQL refuses that; its file of rows is another one then.
+
+    What else gives it another file can't be told from that. Partitions are judged by `moved`.
+    """
+    if lake.partitioned or source.partitioned or (lake.by_name and source.by_name):
+        return
+    if _rewritten(lake.heaps, source.heaps):
+        raise Incompatible("its rows were rewritten, and it may have been unlogged meanwhile")
 
 
 def _masks(schema: TableSchema) -> dict[int | str, Masking]:

@@ -175,6 +175,8 @@ class TableSchema:
     """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: the changes prove it"""
     catalog_key: tuple[str, ...] = field(default=(), compare=False)
     """the primary key at some time: finds rows sooner and names them to people, but never tells them apart"""
+    by_name: bool = field(default=True, compare=False)
+    """whether it is published by its name: PostgreSQL refuses to make such a table unlogged"""
     archived: tuple[Bounds, ...] = field(default=(), compare=False)
     """of a lake table: where it keeps rows of partitions that the source has no more"""
     meta: MetaNames = field(init=False, compare=False)
@@ -224,7 +226,7 @@ class TableSchema:
             "heaps": [heap.to_json() for heap in self.heaps], "heaps_later": self.heaps_later,
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
             "heeds": [[id.schema, id.name] for id in self.heeds],
-            "key_index": self.key_index, "catalog_key": list(self.catalog_key),
+            "key_index": self.key_index, "catalog_key": list(self.catalog_key), "by_name": self.by_name,
             "archived": [bounds.to_json() for bounds in self.archived],
         }  # fmt: skip
 
@@ -246,6 +248,7 @@ class TableSchema:
             heaps=tuple(HeapFile.from_json(heap) for heap in data.get("heaps", ())),
             key_index=data.get("key_index", 0),
             catalog_key=tuple(data.get("catalog_key", ())),
+            by_name=data.get("by_name", True),
             archived=tuple(Bounds.from_json(bounds) for bounds in data.get("archived", ())),
         )
 

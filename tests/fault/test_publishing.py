@@ -178,3 +178,31 @@ def test_a_transaction_that_wrote_a_table_before_it_was_published_hides_no_later
         mirrored.is_streaming("later")
         database.execute("INSERT INTO later VALUES (4); UPDATE later SET id = 10 WHERE id = 1")
         mirrored.follows("t", "later")
+
+
+UNLOGGED_FOR_A_WHILE = (
+    "BEGIN; ALTER TABLE t SET UNLOGGED; UPDATE t SET v = v + {change} WHERE id <= 3; ALTER TABLE t SET LOGGED; COMMIT"
+)
+
+
+def test_changes_of_a_table_that_was_unlogged_for_a_while_are_copied(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """PostgreSQL refuses that only to tables that are published by their name."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT i, 0 FROM generate_series(1, 9) i;"
+        "CREATE PUBLICATION everything FOR ALL TABLES"
+    )
+    groups = [{"name": "default", "flush_interval": 0.1, "tables": ["public.t"], "publication": "everything"}]
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=groups)
+    mirrored.catches_up("t")
+    database.execute(UNLOGGED_FOR_A_WHILE.format(change=1))
+    mirrored.catches_up("t")
+    with mirrored.running():
+        mirrored.is_streaming("t")
+        database.execute(UNLOGGED_FOR_A_WHILE.format(change=10))
+        # A change that is in the WAL does not hide those that are not.
+        database.execute("UPDATE t SET v = v + 100 WHERE id >= 3")
+        mirrored.becomes_equal("t")
+        database.execute("UPDATE t SET v = v + 1000")
+        mirrored.follows("t")

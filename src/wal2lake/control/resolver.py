@@ -190,7 +190,7 @@ class Resolver:
         )
         if known:
             schema = replace(schema, where=known[0].where, only=known[0].only, entry=known[0].entry)
-            schema = replace(schema, catalog_key=known[0].catalog_key)
+            schema = replace(schema, catalog_key=known[0].catalog_key, by_name=known[0].by_name)
         if partitioned:
             return _with_root_key(schema, known)
         return _with_identity(schema, relation, known)

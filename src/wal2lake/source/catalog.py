@@ -329,7 +329,7 @@ def _schema(
     return TableSchema(
         table.oid, table.id, tuple(map(masked_column, columns)), told.key, told.identity, table.partitioned,
         where=chosen.where, only=tuple(sorted(chosen.columns or ())), entry=chosen.entry,
-        heeds=table.above, key_index=told.index, catalog_key=table.primary_key,
+        heeds=table.above, key_index=told.index, catalog_key=table.primary_key, by_name=chosen.by_name,
     )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Selection:
     entry: int = 0
     generated: bool = True
     """whether stored generated columns are sent, too, where the server can"""
+    by_name: bool = True
+    """not by its schema, or with all tables"""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def read(conn: Connection, group: GroupConfig, filters: Collection[int] = ()) ->
             question = query("named_publication" if narrowed else "named_publication_14")
             rows = conn.execute(question, {"name": name, "filters": list(filters)}).fetchall()
         tables = {
-            oid: Selection(None if columns is None else frozenset(columns), where, entry, generated == "s")
-            for oid, where, columns, entry in rows
+            oid: Selection(None if columns is None else frozenset(columns), where, entry, generated == "s", by_name)
+            for oid, where, columns, entry, by_name in rows
         }
     return Named(name, via_root, tables)
 
