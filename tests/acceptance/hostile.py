@@ -6,7 +6,6 @@ is decided by the seed alone; which of it meets the copy, the stream or the cata
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import time
@@ -218,7 +217,7 @@ class Hostile:
         """Where nothing else helps, the remedy is to mirror the table no more."""
         named = re.findall(r"exclude = (\[.+?\]) in", remedy)
         assert named, f"nothing that could be done: {self.healed[-1]}"
-        self._group["exclude"] += json.loads(named[0])
+        self._group["exclude"] += tomllib.loads(f"exclude = {named[0]}")["exclude"]
         self.mirrored.configure(groups=[self._group])
 
     # ---- what is judged

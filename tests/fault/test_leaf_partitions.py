@@ -132,14 +132,14 @@ def test_a_leaf_that_is_detached_does_not_lose_the_mask_of_its_root(
         )
         database.execute(f"INSERT INTO parts_1 VALUES (3, '{SECRET}', '{SECRET}'); INSERT INTO parts VALUES (299, 'x')")
         # Rows whose values were withheld ask for a copy first, and that is what is refused.
-        mirrored.fails("parts_1", "masks of public.parts")
+        mirrored.fails("parts_1", "masks and filters of public.parts")
         _becomes(mirrored, "parts_3", ("id", "v"), HASHED.format("parts_3"))
         mirrored.resync("parts_1")
         database.execute(f"INSERT INTO parts_1 VALUES (4, '{SECRET}', NULL)")
         mirrored.slot_passes(mirrored.now())
         assert not _files_with(mirrored.lake, SECRET)
     missed = {table.name: str(table.error) for table in mirrored.once().missed}
-    assert set(missed) == {"public.parts_1"} and "masks of public.parts" in missed["public.parts_1"]
+    assert set(missed) == {"public.parts_1"} and "masks and filters of public.parts" in missed["public.parts_1"]
     assert not _files_with(mirrored.lake, SECRET)
     mirrored.configure(tables={**MASKS, "public.parts_1": {"mask": {"v": "sha256", "w": "null"}}})
     assert mirrored.once().ok
@@ -159,7 +159,7 @@ def test_rows_that_are_read_after_their_leaf_was_detached_are_masked_all_the_sam
     oid = database.value("SELECT 'parts_1'::regclass::oid::int8")
     database.execute(f"INSERT INTO parts VALUES (1, '{SECRET}'); ALTER TABLE parts DETACH PARTITION parts_1")
     missed = {table.name: str(table.error) for table in mirrored.once().missed}
-    assert set(missed) == {"public.parts_1"} and "masks of public.parts" in missed["public.parts_1"]
+    assert set(missed) == {"public.parts_1"} and "masks and filters of public.parts" in missed["public.parts_1"]
     assert list(mirrored.changelog.glob(f"segments/{oid}/*.parquet"))
     assert not _files_with(mirrored.lake, SECRET)
 

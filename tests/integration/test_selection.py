@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +11,15 @@ from servers import Database
 from wal2lake.config import Config
 from wal2lake.control.preflight import check
 from wal2lake.errors import ConfigError
+from wal2lake.mirror import Mirror
 from wal2lake.pgtypes import STRING, Masking
 from wal2lake.schema import TableSchema
 from wal2lake.source import publication, selection
 from wal2lake.source.connect import connect
 from wal2lake.source.database import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, status text NOT NULL, email text, twice int GENERATED ALWAYS AS (id * 2) STORED);"
@@ -156,10 +160,11 @@ def test_a_server_before_15_refuses_parts_of_tables_with_the_remedy(made: Databa
 
 
 def test_a_section_that_hides_something_of_a_table_that_is_not_there_is_refused(
-    made: Database, config: ConfigFactory
+    made: Database, config: ConfigFactory, spark: SparkSession
 ) -> None:
     settings = config(tables={"customer": {"mask": {"email": "sha256"}}})
-    assert str(_refused(settings)).startswith("tables.public.customer: there is no such table")
+    with pytest.raises(ConfigError, match=r"tables\.public\.customer: there is no such table"):
+        Mirror(settings, spark).run_once()
     assert [finding.object for finding in check(settings) if finding.blocks] == ["[tables.'public.customer']"]
 
 

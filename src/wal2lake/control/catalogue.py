@@ -13,7 +13,7 @@ from datetime import datetime
 from time import monotonic, sleep
 
 from ..changelog import ChangeLog
-from ..errors import SourceAltered, SourceBusy, TableMissing, UpdatesSeen, Wal2LakeError
+from ..errors import ChangeLogDamaged, SourceAltered, SourceBusy, TableMissing, UpdatesSeen, Wal2LakeError
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source.database import Source
@@ -108,7 +108,7 @@ class Catalogue:
         """
         found: dict[int, Wal2LakeError] = {}
         for schema in mine:
-            if (error := self._source.unmasked(self._log.schemas.last(schema.oid), schema)) is not None:
+            if (error := self._source.unmasked(self._last(schema.oid), schema)) is not None:
                 found[schema.oid] = error
         unnamed = self._source.unnamed()
         if not unnamed:
@@ -116,7 +116,7 @@ class Catalogue:
         names = self._source.names()
         told = {str(record.id) for record in everybody if record.oid not in names}
         for oid in found:
-            last = self._log.schemas.last(oid)
+            last = self._last(oid)
             told |= {str(id) for id in (last.id, *last.heeds)} if last is not None else set()
         for name, error in unnamed.items():
             if name not in told:
@@ -124,6 +124,13 @@ class Catalogue:
                     raise error
                 found |= {schema.oid: error for schema in mine if schema.oid not in known and schema.oid not in found}
         return found
+
+    def _last(self, oid: int) -> TableSchema | None:
+        """A table as it was captured last. One whose schemas can't be read is stopped by who needs them."""
+        try:
+            return self._log.schemas.last(oid)
+        except ChangeLogDamaged:
+            return None
 
     def _publish(
         self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], followed: Collection[int],

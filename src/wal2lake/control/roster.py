@@ -175,8 +175,7 @@ class Roster:
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Have the change log know of masks and filters before the first row: a rename or a DETACH may come with it."""
         for schema in schemas:
-            known = self._log.schemas.last(schema.oid)
-            if schema.narrowed and (known is None or not known.narrowed):
+            if schema.narrowed and ((known := self._log.schemas.last(schema.oid)) is None or not known.narrowed):
                 self._log.schemas.version(schema)
 
     def _begin(self, tables: Sequence[TableRun]) -> None:
