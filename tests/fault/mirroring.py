@@ -60,6 +60,16 @@ class Mirrored:
     def spark(self) -> SparkSession:
         return self._spark
 
+    def users_session(self) -> SparkSession:
+        """Another Spark session on the same catalog, as a user has it."""
+        session = self._spark.newSession()
+        for name, value in {
+            "": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".warehouse": str(self.lake),
+            ".uri": f"jdbc:sqlite:{self.lake / 'catalog.db'}", ".jdbc.schema-version": "V1", ".cache-enabled": "false",
+        }.items():  # fmt: skip
+            session.conf.set(f"spark.sql.catalog.lake{name}", value)
+        return session
+
     def once(self) -> OnceResult:
         return Mirror(self.config, self._spark).run_once()
 

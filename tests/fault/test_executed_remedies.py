@@ -65,7 +65,7 @@ def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
 @heals("its lake table has lost its position")
 def test_a_lake_table_that_somebody_made_anew_from_its_rows(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")
-    session = _users_session(mirrored)
+    session = mirrored.users_session()
     for _ in range(2):
         session.sql("CREATE OR REPLACE TABLE lake.public.t USING iceberg AS SELECT * FROM lake.public.t LIMIT 3")
     session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)").collect()
@@ -84,7 +84,7 @@ def test_rows_that_somebody_deleted_in_the_lake(mirrored: Mirrored) -> None:
         "ALTER TABLE t ALTER v SET STORAGE EXTERNAL, ADD n int; UPDATE t SET v = repeat('v', 9000)"
     )
     assert not mirrored.once().missed
-    _users_session(mirrored).sql("DELETE FROM lake.elsewhere.its_own WHERE id < 4")
+    mirrored.users_session().sql("DELETE FROM lake.elsewhere.its_own WHERE id < 4")
     mirrored.database.execute("UPDATE t SET n = 1")
     failed = missed(mirrored.once())["t"]
     assert "lacks rows that the changes refer to" in str(failed.error)
@@ -94,17 +94,6 @@ def test_rows_that_somebody_deleted_in_the_lake(mirrored: Mirrored) -> None:
         rows = catalog.load_table(("elsewhere", "its_own")).scan().to_arrow().to_pylist()
     names = mirrored.database.rows("SELECT id, v, n FROM t")
     assert sorted((row["id"], row["v"], row["n"]) for row in rows) == sorted(names)
-
-
-def _users_session(mirrored: Mirrored) -> SparkSession:
-    """Another Spark session on the same catalog."""
-    session = mirrored.spark.newSession()
-    for name, value in {
-        "": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".warehouse": str(mirrored.lake),
-        ".uri": f"jdbc:sqlite:{mirrored.lake / 'catalog.db'}", ".jdbc.schema-version": "V1", ".cache-enabled": "false",
-    }.items():  # fmt: skip
-        session.conf.set(f"spark.sql.catalog.lake{name}", value)
-    return session
 
 
 @heals("PartitionForeign")

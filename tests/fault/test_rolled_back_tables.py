@@ -34,13 +34,7 @@ def _snapshots(mirrored: Mirrored) -> list[int]:
 
 def _roll_back(mirrored: Mirrored, snapshot: int) -> None:
     """As a user would, with another Spark session on the same catalog."""
-    session = mirrored.spark.newSession()
-    for name, value in {
-        "": "org.apache.iceberg.spark.SparkCatalog", ".type": "jdbc", ".warehouse": str(mirrored.lake),
-        ".uri": f"jdbc:sqlite:{mirrored.lake / 'catalog.db'}", ".jdbc.schema-version": "V1", ".cache-enabled": "false",
-    }.items():  # fmt: skip
-        session.conf.set(f"spark.sql.catalog.lake{name}", value)
-    _call(session, f"CALL lake.system.set_current_snapshot('public.t', {snapshot})")
+    _call(mirrored.users_session(), f"CALL lake.system.set_current_snapshot('public.t', {snapshot})")
 
 
 def _call(session: Any, statement: str) -> None:
