@@ -107,6 +107,8 @@ class Catalogue:
         and one that was dropped is no other; else it could be any that is new. `strict`: then that is an error.
         """
         found: dict[int, Wal2LakeError] = {}
+        if not self._source.withholds:
+            return found
         for schema in mine:
             if (error := self._source.unmasked(self._last(schema.oid), schema)) is not None:
                 found[schema.oid] = error

@@ -111,6 +111,11 @@ class Source:
                 log.warning("group %s: %s", self._group.name, warning)
         return matched
 
+    @property
+    def withholds(self) -> bool:
+        """Whether a setting keeps something out of the lake."""
+        return any(settings.withholds for settings in self._settings.values())
+
     def unnamed(self) -> dict[str, ConfigError]:
         """Settings that keep something out of a table that is not there, by its name."""
         return self._ask(lambda c: selection.unnamed(matching.relations(c), self._settings))
