@@ -197,6 +197,22 @@ def test_a_key_that_was_seen_in_the_catalog_is_not_applied_to_rows_without_it(
         mirror.follows("t")
 
 
+def test_rows_of_many_columns_are_matched_whole(database: Database, spark: SparkSession, tmp_path: Path) -> None:
+    types = ("int", "text", "date", "bytea", "boolean", "numeric(8,2)", "text[]")
+    columns = ", ".join(f"c{i} {types[i % len(types)]}" for i in range(28))
+    database.execute(f"CREATE TABLE t (id int, f real, {columns})")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("INSERT INTO t (id, c0, c1) SELECT i, i, i FROM generate_series(1, 50) i")
+    mirror = Mirrored(database, tmp_path / "lake", spark)
+    mirror.catches_up("t")
+    database.execute("UPDATE t SET c1 = 'x' WHERE id < 5")
+    database.execute("DELETE FROM t WHERE id = 9")
+    database.execute("INSERT INTO t (id) VALUES (3), (3)")
+    mirror.catches_up("t")
+    database.execute("UPDATE t SET f = 1.5 WHERE id = 3")
+    mirror.catches_up("t")
+
+
 def lake_key(mirror: Mirrored) -> tuple[str, ...]:
     catalog = SqlCatalog("lake", uri=f"sqlite:///{mirror.lake / 'catalog.db'}", warehouse=str(mirror.lake))
     try:

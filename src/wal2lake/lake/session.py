@@ -65,6 +65,9 @@ def session_settings(cores: int) -> dict[str, str]:
         # Filters that look into the other side of a join cost planning and save nothing here.
         "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
         "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+        # Spark would write every constraint once for each combination of names that its columns have: of a hash of
+        # twenty columns, a million.
+        "spark.sql.constraintPropagation.enabled": "false",
         "spark.sql.maxMetadataStringLength": "20",
         # Iceberg's vectorised reader never gives back some direct memory of each MERGE into a table with deletions.
         "spark.sql.iceberg.vectorization.enabled": "false",
