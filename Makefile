@@ -6,6 +6,8 @@ SECONDS ?= 600
 SEEDS ?= 5
 SEED ?=
 MAJORS ?= 14 16
+# A file is run by one worker; the order is that of the folders, where those with long tests come first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 ON_EVERY_MAJOR := $(addprefix tests/,integration/test_binary_against_text.py \
     integration/test_decode_against_postgres.py integration/test_exactness.py integration/test_following.py \
     integration/test_streamed_transactions.py integration/test_slot.py fault/test_schema_changes.py)
@@ -22,13 +24,13 @@ demo: setup ## a live shop database and its mirror, for a minute
 	@$(RUN) -m wal2lake demo --seconds 60
 
 test: setup ## every test that takes seconds
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not slow"
+	$(RUN) -m pytest -n 2 $(BY_FILE) -m "not slow"
 
 test-slow: setup ## every proof in its long form: takes hours
 	$(RUN) -m pytest -m slow
 
 proofs-short: setup ## every proof in a short form, also on other PostgreSQL majors: at most 20 minutes
-	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -n 3 --dist loadfile -m "slow and not alone"
+	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -n 3 $(BY_FILE) -m "slow and not alone"
 	WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -m alone
 	@$(MAKE) --no-print-directory test-majors
 
@@ -36,7 +38,7 @@ test-majors: setup ## types, order and DDL on other PostgreSQL majors; MAJORS="1
 	@for major in $(MAJORS); do \
 	    echo "PostgreSQL $$major"; \
 	    WAL2LAKE_TEST_PG_BIN=$$($(RUN) scripts/postgres_binaries.py $$major) \
-	        $(RUN) -m pytest -q -n 2 --dist loadfile -m "not slow" $(ON_EVERY_MAJOR) || exit 1; \
+	        $(RUN) -m pytest -q -n 2 $(BY_FILE) -m "not slow" $(ON_EVERY_MAJOR) || exit 1; \
 	done
 
 kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one

@@ -73,12 +73,15 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
     from wal2lake.lake.session import Driver
 
-    # The tests make hundreds of plans and run each once or twice.
+    # The tests make hundreds of plans and run each once or twice: compiling takes longer than what it makes faster.
+    # Proofs, and the tests on other majors, run the plans that the product runs.
     conf = {"spark.driver.extraJavaOptions": QUICK_JVM}
+    if request.config.option.markexpr == "not slow" and "WAL2LAKE_TEST_PG_BIN" not in os.environ:
+        conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
     driver.start({})
     try:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ROUNDS = proof_size("WAL2LAKE_TEST_ROUNDS", long=500, short=50)
 SEED = int(os.environ.get("WAL2LAKE_TEST_SEED") or random.randrange(10**6))
-SHORT_ROUNDS = 15
 ROUNDS_BETWEEN_LOOKS = 5
 ROUNDS_BETWEEN_STOPS = 25
 SECONDS_A_ROUND = 20
@@ -228,11 +227,6 @@ def writer(database: Database) -> Writer:
             f"INSERT INTO {name} (id, {part[0]}a, b) SELECT -i, {part[1]}i, 'b' FROM generate_series(1, 30) i"
         )
     return Writer(database, random.Random(SEED), ("keyed", "keyless", "parted"))
-
-
-def test_some_rounds(writer: Writer, tmp_path: Path, spark: SparkSession) -> None:
-    print(f"seed {SEED}")  # noqa: T201 - shown when it fails
-    _follow(Mirrored(writer.database, tmp_path / "lake", spark), writer, SHORT_ROUNDS)
 
 
 @pytest.mark.slow
