@@ -63,10 +63,11 @@ proof-million: setup ## a million rows copied, a hundred thousand changes follow
 proof-pgbench: setup ## pgbench for a minute while a run is on
 	$(RUN) -m pytest -m slow tests/acceptance/test_proofs.py -k pgbench
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy and import-linter
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+	.venv/bin/lint-imports
 
 format: setup ## let ruff rewrite the sources
 	$(RUN) -m ruff check --fix

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from wal2lake.control.planner import LogView, plan
 from wal2lake.lake.model import Applied
+from wal2lake.scheduling.batch_plan import LogView, plan
 
 from . import backlog
 from .ground import prepared

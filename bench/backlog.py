@@ -18,9 +18,9 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wal2lake.capture.process import CaptureProcess
 from wal2lake.changelog import ChangeLog
 from wal2lake.config import Config
-from wal2lake.control.capture import CaptureProcess
 from wal2lake.position import Lsn
 from wal2lake.schema import TableSchema
 from wal2lake.source.database import Source
@@ -110,7 +110,7 @@ def _until(process: CaptureProcess, end: Lsn) -> None:
             raise RuntimeError(f"capture failed: {report.error}")
         if time.monotonic() > deadline:
             raise RuntimeError(f"capture is not at {end} after {LIMIT_SECONDS:g} s: {report}")
-        process.hurry()
+        process.request_flush()
         process.wait_for(lambda report: report.logged_lsn >= end or report.fatal, 0.5)
 
 

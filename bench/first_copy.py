@@ -1,6 +1,6 @@
-"""The first copy of a table against the Spark JDBC read that people write, into the same format, in the same Spark.
+"""The initial copy of a table against the Spark JDBC read that people write, into the same format, in the same Spark.
 
-Ours is all that a first copy does: the exported snapshot, the plan of ranges, the read, the exact types, the commit.
+Ours is all that an initial copy does: the exported snapshot, the plan of ranges, the read, the exact types, the commit.
 The rival is `spark.read.jdbc` with a partition column, 8 partitions and a fetch size, written to an Iceberg table with
 the same properties. Beside them stands what reading alone costs: the rival's read into nothing, and PostgreSQL's COPY
 of the same rows over as many connections as there are cores. All have run once before anything is timed.
@@ -162,7 +162,7 @@ def _section(rows: int, runs: dict[str, list[Run]], spark: Spark) -> Section:
     snapshot = median(run["snapshot_seconds"] for run in runs["ours"])
     return Section(
         name="copy",
-        title=f"First copy against a plain {PARTITIONS}-partition Spark JDBC read",
+        title=f"Initial copy against a plain {PARTITIONS}-partition Spark JDBC read",
         header=(
             "load", "plain JDBC read", "wal2lake", "plain rows/s", "wal2lake rows/s", "wal2lake ÷ plain (rows/s)",
             "plain read alone, rows/s", f"COPY over {spark.cores} connections alone, rows/s",
@@ -184,7 +184,7 @@ def _section(rows: int, runs: dict[str, list[Run]], spark: Spark) -> Section:
         },
         ratios=(
             Ratio(
-                "first copy", load, "rows/s", rows / ours, "plain Spark JDBC read", rows / plain, plain / ours, TARGET
+                "initial copy", load, "rows/s", rows / ours, "plain Spark JDBC read", rows / plain, plain / ours, TARGET
             ),
         ),
     )  # fmt: skip

@@ -174,7 +174,7 @@ def _section(
         rows=(
             (f"{what}: cores in use", f"{few:.3f}", f"{many:.3f}", f"{many / few:.2f}"),
             ("nothing written: cores in use", f"{idle['few']:.3f}", f"{idle['many']:.3f}", ""),
-            (f"start and first copies, {ROWS:,} rows each", f"{copying['few']:.1f} s", f"{copying['many']:.1f} s", ""),
+            (f"start and copies, {ROWS:,} rows each", f"{copying['few']:.1f} s", f"{copying['many']:.1f} s", ""),
         ),
         notes=(
             f"{start['tables']:,} tables, all copied before: all of them stream {start['seconds']:.1f} s after the "

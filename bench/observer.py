@@ -27,7 +27,7 @@ class Version:
     """when it was first seen, by the clock of this machine"""
     lsn: Lsn
     changes: int
-    """changes since the first copy"""
+    """changes since the initial copy"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Observer(_Watch):
         super().__init__(look_seconds)
 
     def versions(self, table: str) -> list[Version]:
-        """The versions of a table that moved its position so far, in order; upkeep makes others, with the same one."""
+        """The versions of a table that moved its position so far, in order; maintenance makes others."""
         self._check()
         ordered = sorted(self._versions.get(table, {}).copy().values(), key=lambda version: (version.lsn, version.at))
         first = dict[Lsn, Version]()

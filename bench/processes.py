@@ -25,7 +25,7 @@ class Family:
         """None while one of them is missing."""
         below = descendants(run)
         drivers = [pid for pid in below if _name(pid) == "java"]
-        captures = [pid for pid in below if "wal2lake.control.capture" in _command(pid)]
+        captures = [pid for pid in below if "wal2lake.capture.process" in _command(pid)]
         return cls(run, drivers[0], captures[0]) if drivers and captures else None
 
     @property

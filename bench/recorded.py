@@ -1,6 +1,6 @@
 """A load's WAL, written once behind a slot and read as often as wanted, by whoever wants to.
 
-Each reader gets a fresh copy of that slot, so all have the same WAL before them and the server has the same decoding to
+Each reader gets a re-copy of that slot, so all have the same WAL before them and the server has the same decoding to
 do. wal2lake reads it with its real capture process: decoded, written as segments, published and acknowledged.
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from wal2lake.capture.process import CaptureProcess
+from wal2lake.capture.report import CaptureReport
 from wal2lake.changelog import ChangeLog
 from wal2lake.config import Config
-from wal2lake.control.capture import CaptureProcess
-from wal2lake.control.pump import CaptureReport
 from wal2lake.demo.server import HOST, SUPERUSER, find_binaries
 from wal2lake.position import Lsn
 from wal2lake.source import connect, publication, server_facts, slot
@@ -147,7 +147,7 @@ class Recorded:
 
         limit, most, looked = time.monotonic() + LIMIT_SECONDS, 0, time.monotonic()
         # When all has come it is published without waiting for the interval, as `run --once` has it.
-        capture.hurry(Lsn(self.end + 1))
+        capture.request_flush(Lsn(self.end + 1))
         while not over(report := capture.wait_for(over, POLL_SECONDS)):
             if time.monotonic() > looked + 10 * POLL_SECONDS:
                 most, looked = max(most, disk_bytes(log.directory)), time.monotonic()

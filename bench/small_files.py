@@ -1,7 +1,7 @@
-"""Reading a table after many small merges, with the upkeep that `wal2lake run` does, against rows just written.
+"""Reading a table after many small merges, with the maintenance that `wal2lake run` does, against rows just written.
 
 A writer keeps one table changing while `wal2lake run` follows, with a short flush interval, until the table has had so
-many lake commits. Then the same reads are made of it and of a fresh first copy of the same rows, in turns: a full scan
+many lake commits. Then the same reads are made of it and of a new copy of the same rows, in turns: a full scan
 by Spark, and one by pyiceberg. The run has ended by then, so what is read is what readers find in the middle of a day.
 
 After that `wal2lake run` is on again with nobody writing, until it has tidied the table, and the reads are repeated.
@@ -67,7 +67,7 @@ def measure(options: Options) -> Section:
         with started(ground.dsn, ground.directory) as spark:
             fresh = spark.place(ground.dsn, ground.directory / "fresh")
             _copy(fresh)
-            require_same_tables(ground.dsn, fresh.path, [TABLE], "fresh copy")
+            require_same_tables(ground.dsn, fresh.path, [TABLE], "re-copy")
             layouts = {"just written": layout(fresh.path), "after the merges": layout(project.lake)}
             reads = _read_both(ground, spark, project, fresh)
             _leave_alone(project)
@@ -177,7 +177,7 @@ def _section(
             for reader, m in middles.items()
         ),
         notes=(
-            f"{commits:,} lake commits in {seconds:.0f} s, with the upkeep between them",
+            f"{commits:,} lake commits in {seconds:.0f} s, with the maintenance between them",
             *[
                 f"{name}: {each.data_files} data files, {each.delete_files} delete files, {each.snapshots} versions, "
                 f"{each.metadata_bytes / 1024:.0f} kB of table metadata"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wal2lake.config import Config
 from wal2lake.lake import Lake
 from wal2lake.lake.iceberg import IcebergTables
-from wal2lake.lake.session import Driver
+from wal2lake.lake.spark import Driver
 
 from .machine import cpu_seconds
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from wal2lake.config import Config
 from wal2lake.lake.iceberg import TABLE_PROPERTIES, IcebergTables
-from wal2lake.lake.session import Driver
+from wal2lake.lake.spark import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from servers import Database
+from wal2lake.capture.process import CaptureProcess
+from wal2lake.capture.report import CaptureReport, CaptureState
 from wal2lake.changelog import ChangeLog
 from wal2lake.config import Config, GroupConfig
-from wal2lake.control.capture import CaptureProcess
-from wal2lake.control.pump import CaptureReport, CaptureState
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId, TableSchema
 from wal2lake.source import catalog, connect, mark, publication, server_facts, slot
@@ -72,7 +72,7 @@ class CapturedGroup:
         """Wait until all below a position is logged, or something else holds; asks again as long as it does not."""
         give_up = time.monotonic() + PATIENCE
         while True:
-            self.capture.hurry(until)
+            self.capture.request_flush(until)
             report = self.capture.wait_for(lambda r: r.logged_lsn >= until or other(r), 1.0)
             if report.logged_lsn >= until or other(report) or time.monotonic() > give_up:
                 return report

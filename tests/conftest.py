@@ -38,9 +38,9 @@ def no_settings_from_outside() -> Iterator[None]:
 def no_long_waits() -> Iterator[None]:
     """What is looked at or written now and then is so more often: the tests wait for it hundreds of times."""
     with pytest.MonkeyPatch.context() as intervals:
-        intervals.setattr("wal2lake.control.fulfilment.RELOOK_SECONDS", 1.0)
-        intervals.setattr("wal2lake.control.books.SAVE_SECONDS", 0.1)
-        intervals.setattr("wal2lake.control.books.IDLE_SAVE_SECONDS", 2.0)
+        intervals.setattr("wal2lake.reconcile.reconciler.RELOOK_SECONDS", 1.0)
+        intervals.setattr("wal2lake.scheduling.state_writer.SAVE_SECONDS", 0.1)
+        intervals.setattr("wal2lake.scheduling.state_writer.IDLE_SAVE_SECONDS", 2.0)
         yield
 
 
@@ -75,7 +75,7 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
-    from wal2lake.lake.session import Driver
+    from wal2lake.lake.spark import Driver
 
     # The tests make hundreds of plans and run each once or twice: compiling takes longer than what it makes faster.
     # Proofs, and the tests on other majors, run the plans that the product runs.

@@ -118,19 +118,19 @@ class SlotInUse(SourceError):
 class SlotLost(SourceError):
     """replication slot {slot} {cause}: changes committed after {lsn} were not captured and may be missing"""
 
-    remedy_text = "copy the tables anew with: wal2lake tables resync --all"
+    remedy_text = "re-copy the tables with: wal2lake tables resync --all"
 
 
 class SourceReplaced(SourceError):
     """the change log of group {group} was written from another database cluster ({cause})"""
 
-    remedy_text = "check [source] dsn; if this server is meant, use a new [lake] path, or teardown and start anew"
+    remedy_text = "check [source] dsn; if this server is meant, use a new [lake] path, or teardown and start over"
 
 
 class SourceRestored(SourceError):
     """the database of group {group} was set back since it was captured ({cause}): the lake may have what it has not"""
 
-    remedy_text = "copy the tables anew with: wal2lake tables resync --all"
+    remedy_text = "re-copy the tables with: wal2lake tables resync --all"
 
 
 class TableMissing(SourceError):
@@ -170,7 +170,7 @@ class ChangeLogDamaged(CaptureError):
     """the change log at {path} is damaged: {cause}"""
 
     kind = Kind.CONFIGURATION
-    remedy_text = "restore the file, or copy the tables anew with: wal2lake tables resync --all"
+    remedy_text = "restore the file, or re-copy the tables with: wal2lake tables resync --all"
 
 
 class TableError(Wal2LakeError):
@@ -189,13 +189,13 @@ class ValueRefused(TableError):
 class SchemaChanged(TableError):
     """{table}: its columns or key changed at the source ({cause})"""
 
-    remedy_text = "copy it anew with: wal2lake tables resync {table:shell}"
+    remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class SchemaUnclear(TableError):
     """{table}: its columns changed at the source, and it can't be told how: {question}"""
 
-    remedy_text = "whatever the answer, a fresh copy has it: wal2lake tables resync {table:shell}"
+    remedy_text = "whatever the answer, a re-copy has it: wal2lake tables resync {table:shell}"
 
 
 class UpdatesRefused(TableError):
@@ -221,7 +221,7 @@ class KeyMisleading(TableError):
 
 
 class CopyFailed(TableError):
-    """{table}: the first copy failed: {cause}"""
+    """{table}: the initial copy failed: {cause}"""
 
     kind = Kind.TRANSIENT
     remedy_text = "it is tried again; to see Spark's own error, run with --debug"
@@ -249,10 +249,10 @@ class PartitionForeign(TableError):
 
 
 class CopyNeeded(TableError):
-    """{table}: {cause}; it is copied anew"""
+    """{table}: {cause}; it is re-copied"""
 
     kind = Kind.TRANSIENT
-    remedy_text = "nothing: the lake keeps the table as it was until the fresh copy replaces it"
+    remedy_text = "nothing: the lake keeps the table as it was until the re-copy replaces it"
 
 
 class ForeignTable(TableError):
@@ -331,7 +331,7 @@ class CommitUnknown(LakeError):
 class LakeInconsistent(LakeError):
     """the lake: {operation} failed: the lake table of {table} lacks rows that the changes refer to"""
 
-    remedy_text = "something else has written to it; copy it anew with: wal2lake tables resync {table:shell}"
+    remedy_text = "something else has written to it; re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class GroupHeld(Wal2LakeError):

@@ -1,7 +1,7 @@
 """How a lake table follows a change of its source table's columns: pure judgements on two schemas.
 
     lake table's schema ── follow ──► the schema that it is to have ── changes ──► added, dropped, renamed, widened
-    and a later one of the source  └► Incompatible: only a fresh copy can follow
+    and a later one of the source  └► Incompatible: only a re-copy can follow
                                    └► Unclear: it can't be told what happened to a column
 
 Columns are known by PostgreSQL's attribute number, which a rename keeps and which is never given twice.
@@ -20,7 +20,7 @@ from .schema import Column, HeapFile, Membership, TableSchema
 
 
 class Incompatible(Exception):
-    """why a lake table can't follow without a fresh copy"""
+    """why a lake table can't follow without a re-copy"""
 
 
 class Unclear(Exception):
@@ -62,7 +62,7 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
         # Messages carry no numbers: rows written before and after such a change look alike.
         raise Incompatible(f"column {min(again)} was dropped and added again")
     columns = [_carried(before, after) for before, after in pairs]
-    # Rows that were written anew may have got a value in each new column that has no constant default.
+    # Rows that were rewritten may have got a value in each new column that has no constant default.
     unknown = _rewritten(lake.heaps, source.heaps)
     columns += [replace(c, missing_known=False) if unknown and c.missing is None else c for c in added]
     kept_facts = {column.attnum or column.name: column for column, _ in pairs}
@@ -81,7 +81,8 @@ def follow(lake: TableSchema, source: TableSchema, keep_dropped: bool = False) -
     following = TableSchema(
         lake.oid, lake.id, tuple(columns), source.key, source.identity, source.partitioned, heaps,
         version=lake.version, archived=lake.archived, where=source.where, only=source.only, entry=source.entry,
-        heeds=source.heeds, key_index=source.key_index, catalog_key=source.catalog_key, by_name=source.by_name,
+        settings_from=source.settings_from, key_index=source.key_index, catalog_key=source.catalog_key,
+        by_name=source.by_name,
     )  # fmt: skip
     _require_same_key(lake, following)
     return following

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING
 
 from .changelog import ChangeLog, logged_groups
 from .config import Config, GroupConfig
-from .control.preflight import Finding
-from .control.preflight import check as preflight
-from .control.state import GroupState, Mode, TableState
-from .control.store import GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
-from .control.wanting import enabled, groups_of, listed, named
 from .installation import Installation
 from .observe.progress import Progress, Silent
 from .observe.status import GroupStatus, Status, TableStatus
 from .position import Lsn
+from .preflight.collect import Finding
+from .preflight.collect import check as preflight
+from .reconcile.desired_tables import enabled, groups_of, listed, named
 from .source.database import Source
+from .state import GroupRecord, GroupSpec, HistoryEntry, StateStore, TableRecord
+from .state.lifecycle import GroupState, Mode, TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # noqa: TID251 - for the type alone
 
-    from .control.commands import Commands, GroupSummary
     from .lake import Lake
     from .observe.tail import Change
+    from .reconcile.commands import Commands, GroupSummary
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RunOptions:
     groups: tuple[str, ...] = ()
     """the groups to run; none: all"""
     resync_on_gap: bool = False
-    """copy tables anew when the stream has a gap, without being asked"""
+    """re-copy tables when the stream has a gap, without being asked"""
 
 
 class Mirror:
@@ -90,8 +90,8 @@ class Mirror:
             known = store.exists()
             groups = {record.name: record for record in store.groups()} if known else {}
             records = store.tables() if known else []
-            wishes = store.group_wishes() if store.usable else {}
-            configured = groups_of(self._config, wishes)
+            specs = store.group_specs() if store.usable else {}
+            configured = groups_of(self._config, specs)
             holders = {group.name: store.holder(group.name) for group in configured}
         now = datetime.now(UTC)
         statuses: list[GroupStatus] = []
@@ -115,7 +115,7 @@ class Mirror:
             statuses.append(
                 GroupStatus(
                     name=group.name,
-                    state=_group_state(record, running, enabled(group, wishes)),
+                    state=_group_state(record, running, enabled(group, specs)),
                     slot=source.slot_name,
                     capture=group.capture,
                     received_lsn=place.received_lsn,
@@ -142,7 +142,7 @@ class Mirror:
         return preflight(self._config)
 
     def resync(self, names: Sequence[str] = (), all: bool = False, together: bool = False) -> tuple[str, ...]:
-        """Ask for fresh copies of tables; a run that is active begins at once, otherwise the next one does."""
+        """Ask for re-copies of tables; a run that is active begins at once, otherwise the next one does."""
         with self._commands() as commands:
             return commands.resync(names, all, together)
 
@@ -169,7 +169,7 @@ class Mirror:
             return commands.resume(names)
 
     def move(self, names: Sequence[str], group: str) -> tuple[str, ...]:
-        """Mirror tables in another group, without a fresh copy where that is exact."""
+        """Mirror tables in another group, without a re-copy where that is exact."""
         with self._commands() as commands:
             return commands.move(names, group)
 
@@ -186,10 +186,10 @@ class Mirror:
     def stored_groups(self) -> tuple[GroupConfig, ...]:
         """The groups that commands made."""
         with self._store() as store:
-            wishes = store.group_wishes() if store.usable else {}
-        return groups_of(self._config, wishes)[len(self._config.groups) :]
+            specs = store.group_specs() if store.usable else {}
+        return groups_of(self._config, specs)[len(self._config.groups) :]
 
-    def create_group(self, group: GroupWish) -> None:
+    def create_group(self, group: GroupSpec) -> None:
         """Make a group that is kept in the state store."""
         with self._commands() as commands:
             commands.create_group(group)
@@ -226,15 +226,15 @@ class Mirror:
         """
         if other:
             with self._store(other=True) as store:
-                from .control.dropping import drop_other
+                from .reconcile.group_removal import drop_other
 
                 drop_other(self._config, store)
             return
         with self._store() as store:
-            from .control.dropping import drop_group, leftovers
+            from .reconcile.group_removal import drop_group, leftovers
 
             store.create()
-            groups = [*groups_of(self._config, store.group_wishes())]
+            groups = [*groups_of(self._config, store.group_specs())]
             groups += [GroupConfig(name=record.name) for record in leftovers(self._config, store)]
             for group in groups:
                 drop_group(self._config, store, group)
@@ -243,11 +243,10 @@ class Mirror:
     # ----
 
     def _run(self, stop: threading.Event, once: bool, options: RunOptions) -> list[TableRecord]:
-        from .control.applies import workers
-        from .control.groups import Groups
-        from .control.scheduler import GroupScheduler
-        from .control.turns import Workforce
         from .lake import Lake
+        from .scheduling.group_loop import GroupLoop
+        from .scheduling.supervisor import Supervisor
+        from .scheduling.worker_pool import Workers, apply_workers
 
         # A run that is to end when all is applied may find that it is: then no JVM is worth its start.
         on_demand = once and all(
@@ -255,28 +254,26 @@ class Mirror:
         )
         lake = Lake(self._config, self._spark, on_demand)
         spark = self._config.spark
-        workforce = Workforce.of(workers(spark.master, spark.apply_workers), spark.copy_workers)
+        workers = Workers.of(apply_workers(spark.master, spark.apply_workers), spark.copy_workers)
         with self._store() as store:
 
-            def scheduler(group: GroupConfig) -> GroupScheduler:
-                return GroupScheduler(
-                    self._config, group, lake, store, self._progress, workforce, options.resync_on_gap
-                )
+            def scheduler(group: GroupConfig) -> GroupLoop:
+                return GroupLoop(self._config, group, lake, store, self._progress, workers, options.resync_on_gap)
 
             ended = threading.Event()
             try:
                 # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
                 threading.Thread(target=_quietly_begin, args=[lake], name="spark-start", daemon=True).start()
                 threading.Thread(target=_hasten, args=[stop, ended, lake, store], name="stop", daemon=True).start()
-                return Groups(self._config, store, scheduler, options.groups).run(stop, once)
+                return Supervisor(self._config, store, scheduler, options.groups).run(stop, once)
             finally:
-                workforce.close()
+                workers.close()
                 lake.stop()
                 ended.set()
 
     @contextmanager
     def _commands(self, reading: bool = False) -> Iterator[Commands]:
-        from .control.commands import Commands
+        from .reconcile.commands import Commands
 
         with self._store() as store:
             commands = Commands(self._config, store)
@@ -320,7 +317,7 @@ def _hasten(stop: threading.Event, ended: threading.Event, lake: Lake, store: St
     while not stop.wait(_STOP_LOOK_SECONDS):
         if ended.is_set():
             return
-    store.hurry()
+    store.limit_waits()
     # While it starts it has nothing to finish.
     if not lake.ready or not ended.wait(CANCELLED_SECONDS):
         lake.kill()

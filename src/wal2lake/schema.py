@@ -169,7 +169,7 @@ class TableSchema:
     """numbers of the columns that are mirrored, where a list chooses them; empty: no list"""
     entry: int = 0
     """oid of what makes a named publication hold it; another one means that it was out of it for a while"""
-    heeds: tuple[TableId, ...] = ()
+    settings_from: tuple[TableId, ...] = ()
     """tables whose settings are its own, too: those that it is a partition of, where it is mirrored by itself"""
     key_index: int = 0
     """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: the changes prove it"""
@@ -225,7 +225,7 @@ class TableSchema:
             "key": list(self.key), "identity": self.identity.value, "partitioned": self.partitioned,
             "heaps": [heap.to_json() for heap in self.heaps], "heaps_later": self.heaps_later,
             "version": self.version, "where": self.where, "only": list(self.only), "entry": self.entry,
-            "heeds": [[id.schema, id.name] for id in self.heeds],
+            "heeds": [[id.schema, id.name] for id in self.settings_from],
             "key_index": self.key_index, "catalog_key": list(self.catalog_key), "by_name": self.by_name,
             "archived": [bounds.to_json() for bounds in self.archived],
         }  # fmt: skip
@@ -244,7 +244,7 @@ class TableSchema:
             where=data.get("where"),
             only=tuple(data.get("only", ())),
             entry=data.get("entry", 0),
-            heeds=tuple(TableId(*id) for id in data.get("heeds", ())),
+            settings_from=tuple(TableId(*id) for id in data.get("heeds", ())),
             heaps=tuple(HeapFile.from_json(heap) for heap in data.get("heaps", ())),
             key_index=data.get("key_index", 0),
             catalog_key=tuple(data.get("catalog_key", ())),

@@ -209,7 +209,7 @@ class Hostile:
             self._settings[name][key] = tomllib.loads(f"{key} = {value}")[key]
             self.mirrored.configure(tables=dict(self._settings))
         if steps(remedy):
-            self.mirrored.heed(remedy)
+            self.mirrored.apply_requests(remedy)
         else:
             self._leave_out(remedy)
 

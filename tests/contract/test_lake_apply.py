@@ -16,7 +16,7 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import CommitFailed, CopyNeeded, LakeError, TableError
-from wal2lake.lake import Applied, Lake, collapse, nearby
+from wal2lake.lake import Applied, Lake, collapse, key_pruning
 from wal2lake.position import Lsn
 
 _names = itertools.count(1)
@@ -447,7 +447,7 @@ AWKWARD = "a.b`c $d"
 
 
 def test_small_batch_finds_its_rows_in_a_large_table(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "LARGE", 20)
+    monkeypatch.setattr(key_pruning, "LARGE", 20)
 
     def one(id: int, text: str, v: str = "old") -> Row:
         return {AWKWARD: id, "t": text, "v": v}
@@ -468,7 +468,7 @@ def test_small_batch_finds_its_rows_in_a_large_table(table: MakeTable, monkeypat
 
 
 def test_small_batch_finds_its_whole_rows_in_a_large_table(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearby, "LARGE", 20)
+    monkeypatch.setattr(key_pruning, "LARGE", 20)
 
     def one(id: int | None, v: str | None = "old", f: float = 0.5) -> Row:
         return {"id": id, "v": v, "f": f}
@@ -506,7 +506,7 @@ def test_keys_of_many_changes_are_not_sent_to_every_task(
     table: MakeTable, monkeypatch: pytest.MonkeyPatch, plans: list[str], most: int
 ) -> None:
     for limit in ("BROADCAST_KEYS", "BROADCAST_HASHES"):
-        monkeypatch.setattr(f"wal2lake.lake.plan.{limit}", most)
+        monkeypatch.setattr(f"wal2lake.lake.commit_plan.{limit}", most)
     large = table("id int PRIMARY KEY, big text, n int", rows=[{"id": i, "big": f"x{i}", "n": 0} for i in range(9)])
     for i in range(5):
         large.history.update({"id": i, "big": f"x{i}", "n": 0}, {"id": i, "big": f"x{i}", "n": 1}, unchanged=["big"])

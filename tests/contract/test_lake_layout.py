@@ -14,7 +14,7 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import TableError
-from wal2lake.lake import Applied, Lake, plain
+from wal2lake.lake import Applied, Lake, without_spark
 from wal2lake.schema import TableId
 
 ID = TableId("public", "t")
@@ -126,11 +126,11 @@ def test_several_commits_of_maintenance_and_expiry_by_somebody_do_not_cost_the_p
             session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
         assert session.sql("SELECT * FROM lake.public.t.snapshots").count() == 1
     now = lake.applied(ID, source)
-    assert now is not None and replace(now, upkeep=before.upkeep) == before
-    with pytest.raises(plain.NotPlain):
-        plain.find(tmp_path / "lake", ID)
+    assert now is not None and replace(now, compaction_facts=before.compaction_facts) == before
+    with pytest.raises(without_spark.NotPlain):
+        without_spark.find(tmp_path / "lake", ID)
     restated = lake.restate(before, source)
-    found = plain.find(tmp_path / "lake", ID)
+    found = without_spark.find(tmp_path / "lake", ID)
     assert found is not None and found.record is not None and found.record.version == restated.version
 
 

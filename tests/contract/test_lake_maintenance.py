@@ -1,4 +1,4 @@
-"""What upkeep does to a lake table: fewer files and versions, the same rows, the same position record."""
+"""What maintenance does to a lake table: fewer files and versions, the same rows, the same position record."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from oracle import table_directory
 from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
-from wal2lake.lake import Applied, Lake
-from wal2lake.lake import maintenance as tidying
+from wal2lake.lake import Applied, Lake, compaction
 
 SMALL_FILES = 3
 
@@ -123,9 +122,9 @@ def test_small_files_are_joined_and_the_commit_carries_the_record(kept: Make) ->
     t.merge(3)
     work = t.lake.due(t.applied)
     assert work is not None and work.compact and not work.expire
-    before = t.applied.upkeep
+    before = t.applied.compaction_facts
     t.maintain()
-    after = t.applied.upkeep
+    after = t.applied.compaction_facts
     assert after.data_files == 1 and after.deleted == 0 and after.delete_files == 0, after
     assert before.data_files > SMALL_FILES
     assert t.lake.due(t.applied) is None
@@ -148,9 +147,9 @@ def test_deleted_positions_in_files_that_are_gone_are_dropped_without_vectors(ke
         t.history.insert(kept_row)
         t.history.insert(newest[0])
         t.applied = t.lake.apply(t.applied, t.history.batch(manifest), t.source)
-    assert t.applied.upkeep.deleted == 2 * SMALL_FILES + 1
+    assert t.applied.compaction_facts.deleted == 2 * SMALL_FILES + 1
     t.maintain()
-    assert (t.applied.upkeep.data_files, t.applied.upkeep.deleted) == (2, SMALL_FILES + 1)
+    assert (t.applied.compaction_facts.data_files, t.applied.compaction_facts.deleted) == (2, SMALL_FILES + 1)
     t.assert_goes_on()
 
 
@@ -159,13 +158,13 @@ def test_deleted_rows_are_dropped_when_they_are_many(kept: Make) -> None:
     for victim in list(t.history.rows[:10]):
         t.history.delete(victim)
     t.applied = t.lake.apply(t.applied, t.history.batch(1), t.source)
-    assert t.applied.upkeep.deleted == 10 and t.lake.due(t.applied) is None
+    assert t.applied.compaction_facts.deleted == 10 and t.lake.due(t.applied) is None
     for victim in list(t.history.rows[:10]):
         t.history.delete(victim)
     t.applied = t.lake.apply(t.applied, t.history.batch(2), t.source)
     assert t.lake.due(t.applied) is not None
     t.maintain()
-    assert (t.applied.upkeep.deleted, t.applied.upkeep.records) == (0, 40)
+    assert (t.applied.compaction_facts.deleted, t.applied.compaction_facts.records) == (0, 40)
     t.assert_goes_on()
 
 
@@ -178,7 +177,7 @@ def test_old_versions_go_and_those_within_the_retention_stay_readable(kept: Make
         versions = [entry.snapshot_id for entry in table.history()]
         expected = [multiset(table.scan(snapshot_id=version).to_arrow().to_pylist()) for version in versions]
     t.maintain()
-    assert t.applied.upkeep.snapshots == 4
+    assert t.applied.compaction_facts.snapshots == 4
     with t.reader() as table:
         assert [snapshot.snapshot_id for snapshot in table.snapshots()] == versions[-4:]
         for version, rows in list(zip(versions, expected, strict=True))[-4:]:
@@ -191,7 +190,7 @@ def test_versions_younger_than_the_retention_stay(kept: Make) -> None:
     t = kept(small_files=2, snapshots_kept=1, snapshot_retention=3600)
     t.merge(3)
     t.maintain()
-    assert t.applied.upkeep.snapshots == 5
+    assert t.applied.compaction_facts.snapshots == 5
 
 
 @pytest.mark.slow
@@ -207,14 +206,14 @@ def test_vectors_that_share_a_file_survive_the_expiry_of_the_version_that_replac
         t.history.insert(row(200 + manifest))
         t.applied = t.lake.apply(t.applied, t.history.batch(manifest), t.source)
     t.maintain()
-    assert t.applied.upkeep.snapshots == 1
+    assert t.applied.compaction_facts.snapshots == 1
     t.assert_goes_on()
 
 
 def test_the_record_is_kept_when_a_version_without_one_is_on_top_of_it(kept: Make, spark: Any) -> None:
     t = kept(small_files=1000, snapshots_kept=1, snapshot_retention=0)
     t.merge(3)
-    with t.lake._driver.session("somebody's own upkeep") as session:
+    with t.lake._driver.session("somebody's own maintenance") as session:
         session.sql(
             "CALL lake.system.rewrite_data_files(table => 'public.kept', options => map('rewrite-all', 'true'))"
         )
@@ -250,7 +249,7 @@ def test_files_of_writes_that_never_came_to_a_commit_go_after_a_day(kept: Make) 
     old, young, checksum = (t.data / name for name in ("old.parquet", "young.parquet", ".old.parquet.crc"))
     for path in (old, young, checksum):
         path.write_bytes(b"left behind")
-    day_before = time.time() - tidying.ORPHAN_AGE - 60
+    day_before = time.time() - compaction.ORPHAN_AGE - 60
     for path in t.data.iterdir():
         if path != young:
             os.utime(path, (day_before, day_before))
@@ -259,7 +258,9 @@ def test_files_of_writes_that_never_came_to_a_commit_go_after_a_day(kept: Make) 
     t.assert_goes_on()
 
 
-def test_upkeep_that_fails_leaves_the_table_as_it_was_and_waits(kept: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_maintenance_that_fails_leaves_the_table_as_it_was_and_waits(
+    kept: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     t = kept()
     t.merge(SMALL_FILES + 1)
     with t.reader() as table:
@@ -276,7 +277,7 @@ def test_upkeep_that_fails_leaves_the_table_as_it_was_and_waits(kept: Make, capl
 
 
 @pytest.mark.slow
-def test_upkeep_that_is_cancelled_leaves_the_table_as_it_was_without_a_word(
+def test_maintenance_that_is_cancelled_leaves_the_table_as_it_was_without_a_word(
     kept: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     t = kept()
@@ -291,11 +292,11 @@ def test_upkeep_that_is_cancelled_leaves_the_table_as_it_was_without_a_word(
     canceller.start()
     try:
         before = t.applied
-        assert t.lake.maintain(before, t.source).upkeep == before.upkeep
+        assert t.lake.maintain(before, t.source).compaction_facts == before.compaction_facts
     finally:
         done.set()
         canceller.join()
     assert not [record for record in caplog.records if record.name.startswith("wal2lake")]
     assert t.lake.due(before) is not None
     t.maintain()
-    assert t.applied.upkeep.data_files == 1
+    assert t.applied.compaction_facts.data_files == 1

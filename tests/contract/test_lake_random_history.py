@@ -14,7 +14,8 @@ from lake_history import History, Row, copied, source_id
 from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
-from wal2lake.lake import Lake, nearby
+from wal2lake.lake import Lake
+from wal2lake.lake import key_pruning as nearby
 
 SEEDS = range(int(os.environ.get("WAL2LAKE_TEST_HISTORIES", "1")))
 BATCHES = 5

@@ -1,4 +1,4 @@
-"""The proof that a table stays quick to read: many small commits, with upkeep, against the same rows written afresh.
+"""The proof that a table stays quick to read: many small commits, with maintenance, against the same rows written afresh.
 
 WAL2LAKE_TEST_MERGES sets the number of commits.
 """
@@ -22,8 +22,8 @@ from waiting import wait_until
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.lake import Lake
+from wal2lake.lake.compaction_policy import QUIET_SECONDS
 from wal2lake.lake.iceberg import TABLE_PROPERTIES
-from wal2lake.lake.upkeep import QUIET_SECONDS
 
 ROWS = proof_size("WAL2LAKE_TEST_ROWS", long=1_000_000, short=200_000)
 MERGES = proof_size("WAL2LAKE_TEST_MERGES", long=500, short=30)
@@ -39,7 +39,7 @@ class Busy:
         self.lake, self.history, self.applied, self.rows = lake, history, applied, rows
         self._random = random.Random(7)
         self.apply_seconds: list[float] = []
-        self.upkeep_seconds: list[float] = []
+        self.maintenance_seconds: list[float] = []
 
     def merge(self) -> None:
         for _ in range(CHANGES):
@@ -56,7 +56,7 @@ class Busy:
         while self.lake.due(self.applied) is not None:
             began = time.monotonic()
             self.applied = self.lake.maintain(self.applied, source_id(self.applied.schema))
-            self.upkeep_seconds.append(time.monotonic() - began)
+            self.maintenance_seconds.append(time.monotonic() - began)
 
 
 @contextmanager
@@ -105,19 +105,19 @@ def left_alone(busy: Busy) -> None:
 
     def tidied() -> bool:
         busy.look_after()
-        return not busy.applied.upkeep.deleted
+        return not busy.applied.compaction_facts.deleted
 
-    wait_until(tidied, 3 * QUIET_SECONDS, lambda: f"no deleted row is left: {busy.applied.upkeep}")
+    wait_until(tidied, 3 * QUIET_SECONDS, lambda: f"no deleted row is left: {busy.applied.compaction_facts}")
 
 
 def report(busy: Busy, reads: dict[str, tuple[float, float]]) -> str:
-    applies, upkeep = busy.apply_seconds, busy.upkeep_seconds
+    applies, compaction_facts = busy.apply_seconds, busy.maintenance_seconds
     tenth = max(1, len(applies) // 10)
     first, last = sum(applies[tenth : 2 * tenth]) / tenth, sum(applies[-tenth:]) / tenth
     lines = [
-        f"after {len(applies)} merges: {busy.applied.upkeep}",
+        f"after {len(applies)} merges: {busy.applied.compaction_facts}",
         f"apply: {first:.2f} s each in the second tenth, {last:.2f} s each in the last",
-        f"upkeep: {len(upkeep)} steps, {sum(upkeep):.1f} s of {sum(applies) + sum(upkeep):.0f} s, longest {max(upkeep):.1f} s",
+        f"maintenance: {len(compaction_facts)} steps, {sum(compaction_facts):.1f} s of {sum(applies) + sum(compaction_facts):.0f} s, longest {max(compaction_facts):.1f} s",
     ]
     for reader, (after, fresh) in reads.items():
         lines.append(f"{reader}: {after:.3f} s after the merges, {fresh:.3f} s fresh, ratio {after / fresh:.2f}")

@@ -16,7 +16,7 @@ from lake_history import copied, source_id
 from servers import Database
 from wal2lake.changelog.manifest import Segment
 from wal2lake.lake import Applied, Batch, Lake
-from wal2lake.lake.plan import BROADCAST_HASHES
+from wal2lake.lake.commit_plan import BROADCAST_HASHES
 from wal2lake.position import Lsn
 from wal2lake.schema import TableSchema
 

@@ -112,7 +112,7 @@ class Mirrored:
         if ended:
             raise ended[0]
 
-    def heed(self, remedy: str | None) -> None:
+    def apply_requests(self, remedy: str | None) -> None:
         """Do what a remedy says, as it is printed: commands of ours, and statements in the source database."""
         found = steps(remedy or "")
         assert found, f"nothing that could be done: {remedy}"
@@ -168,7 +168,7 @@ class Mirrored:
         self.equal(*names)
 
     def becomes_equal(
-        self, *names: str, patience: float = PATIENCE, heed: Callable[[TableStatus], object] = lambda _: None
+        self, *names: str, patience: float = PATIENCE, apply_requests: Callable[[TableStatus], object] = lambda _: None
     ) -> None:
         """Wait until tables stream and are equal to a source at rest; DDL that no row follows comes a look later.
 
@@ -180,7 +180,7 @@ class Mirrored:
             wanted = {f"public.{name}" for name in names}
             tables = [table for table in Mirror(self.config).tables() if table.name in wanted]
             for table in tables:
-                heed(table)
+                apply_requests(table)
             late = [table for table in tables if table.state != "STREAMING" or table.lag_seconds]
             seen[0] = str(late or "all stream")
             if late or len(tables) < len(wanted):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CAPTURE = "wal2lake.control.capture"
+CAPTURE = "wal2lake.capture.process"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from mirroring import GROUP, PATIENCE, Mirrored
 
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.freshness import ANSWER_SECONDS, FRESH_SHARE
 from wal2lake.lake import Applied, Batch, Lake
+from wal2lake.scheduling.cadence import ANSWER_SECONDS, FRESH_SHARE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -42,7 +42,7 @@ def test_a_lake_table_that_somebody_dropped(mirrored: Mirrored) -> None:
         with open_catalog(mirrored.lake) as catalog:
             catalog.drop_table(("public", "t"))
         mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
-        mirrored.heed(mirrored.fails("t", "is gone").remedy)
+        mirrored.apply_requests(mirrored.fails("t", "is gone").remedy)
         mirrored.becomes_equal("t")
 
 
@@ -58,7 +58,7 @@ def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
         assert failed.remedy is not None and failed.remedy.startswith("rename or drop that lake table, then: ")
         with open_catalog(mirrored.lake) as catalog:
             catalog.drop_table(("public", "t"))
-        mirrored.heed(failed.remedy)
+        mirrored.apply_requests(failed.remedy)
         mirrored.becomes_equal("t")
 
 
@@ -72,7 +72,7 @@ def test_a_lake_table_that_somebody_made_anew_from_its_rows(mirrored: Mirrored) 
     mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
     failed = missed(mirrored.once())["t"]
     assert "has lost its position" in str(failed.error)
-    mirrored.heed(failed.remedy)
+    mirrored.apply_requests(failed.remedy)
     mirrored.catches_up("t")
 
 
@@ -88,7 +88,7 @@ def test_rows_that_somebody_deleted_in_the_lake(mirrored: Mirrored) -> None:
     mirrored.database.execute("UPDATE t SET n = 1")
     failed = missed(mirrored.once())["t"]
     assert "lacks rows that the changes refer to" in str(failed.error)
-    mirrored.heed(failed.remedy)
+    mirrored.apply_requests(failed.remedy)
     assert not mirrored.once().missed
     with open_catalog(mirrored.lake) as catalog:
         rows = catalog.load_table(("elsewhere", "its_own")).scan().to_arrow().to_pylist()
@@ -115,7 +115,7 @@ def test_a_partition_that_is_on_another_server(mirrored: Mirrored) -> None:
         failed = mirrored.fails("p", "is a foreign table")
         mirrored.database.execute("INSERT INTO t VALUES (10, 'goes on')")
         mirrored.follows("t")
-        mirrored.heed(failed.remedy)
+        mirrored.apply_requests(failed.remedy)
         mirrored.database.execute("INSERT INTO p VALUES (2, 'more')")
         mirrored.becomes_equal("p")
 
@@ -134,7 +134,7 @@ def test_a_table_and_a_column_of_awkward_names(mirrored: Mirrored) -> None:
     setting, then = failed.remedy.removeprefix("set ").split(" in the configuration, then: ")
     section, types = setting.split("] types", 1)
     mirrored.configure(**tomllib.loads(f"{section}]\ntypes{types}"))
-    mirrored.heed(then)
+    mirrored.apply_requests(then)
     assert not mirrored.once().missed
     with open_catalog(mirrored.lake) as catalog:
         rows = catalog.load_table(("public", AWKWARD)).scan().to_arrow().to_pylist()
@@ -167,7 +167,7 @@ def _configured_after(mirrored: Mirrored, settings: dict[str, object]) -> None:
     mirrored.configure(groups=[GROUP | settings])
     with pytest.raises(ConfigError) as refused:
         mirrored.once()
-    mirrored.heed(refused.value.remedy)
+    mirrored.apply_requests(refused.value.remedy)
     mirrored.catches_up("t")
 
 
@@ -193,7 +193,7 @@ def test_a_slot_of_our_name(mirrored: Mirrored) -> None:
 def _allowed_after(mirrored: Mirrored, error: type[Wal2LakeError]) -> None:
     with pytest.raises(error) as refused:
         mirrored.once()
-    mirrored.heed(refused.value.remedy)
+    mirrored.apply_requests(refused.value.remedy)
     mirrored.catches_up("t")
 
 
@@ -205,7 +205,7 @@ def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: py
     migration.execute("ALTER TABLE t ADD COLUMN w text")
     with mirrored.running():
         wait_until(lambda: mirrored.group().error, 30, "the wait is told")
-        mirrored.heed(mirrored.group().remedy)
+        mirrored.apply_requests(mirrored.group().remedy)
         mirrored.is_streaming("t")
         mirrored.follows("t")
 
@@ -232,7 +232,7 @@ def test_commands_that_are_refused_name_those_that_are_not(mirrored: Mirrored) -
 def _refused(mirrored: Mirrored, ask: Callable[[], object], cause: str) -> None:
     with pytest.raises(CommandRefused, match=cause) as refused:
         ask()
-    mirrored.heed(refused.value.remedy)
+    mirrored.apply_requests(refused.value.remedy)
 
 
 def _moved(mirrored: Mirrored, group: str = "second") -> bool:

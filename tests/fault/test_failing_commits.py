@@ -11,6 +11,7 @@ from mirroring import Mirrored, blocked
 from oracle import table_directory
 from servers import Database
 from waiting import wait_until
+from wal2lake.retry import Backoff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,8 +57,7 @@ def test_a_table_that_can_not_be_written_waits_with_a_reason_and_the_others_go_o
 def test_a_table_is_tried_again_by_itself_and_nothing_is_skipped(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal2lake.control.tables.backoff", lambda *_: 1.0)
-    monkeypatch.setattr("wal2lake.control.tables.BACKOFF_MOST", 1.0)
+    monkeypatch.setattr("wal2lake.retry.TABLE", Backoff(1.0, 1.0))
     mirrored.catches_up("sick", "well")
     with mirrored.running():
         with blocked(table_directory(mirrored.lake, "sick") / "data"):

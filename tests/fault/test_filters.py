@@ -221,7 +221,7 @@ def test_rows_with_a_masked_key_are_told_apart(database: Database, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_setting_that_changes_makes_a_fresh_copy(narrowed: Database, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_setting_that_changes_makes_a_re_copy(narrowed: Database, tmp_path: Path, spark: SparkSession) -> None:
     narrowed.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a text, b jsonb); ALTER TABLE t REPLICA IDENTITY FULL;"
         """INSERT INTO t SELECT i, 'a' || i, jsonb_build_object('k' || i % 2, 'v') FROM generate_series(1, 5) i"""

@@ -14,8 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from servers import Database, fresh_database
 from waiting import wait_until
-from wal2lake.control.preflight import check
 from wal2lake.demo.server import EmbeddedServer
+from wal2lake.preflight.collect import check
 from wal2lake.schema import TableSchema
 
 if TYPE_CHECKING:

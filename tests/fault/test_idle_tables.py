@@ -17,8 +17,8 @@ from mirroring import Mirrored
 from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.scheduler import GroupScheduler
 from wal2lake.lake.iceberg import IcebergTables
+from wal2lake.scheduling.group_loop import GroupLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,19 +60,19 @@ class Counted:
 def counting(spark: SparkSession) -> Iterator[Counted]:
     """Every look at a lake table and every turn of the loop is counted; all else is as it is."""
     counted = Counted(spark)
-    load, step = IcebergTables.load, GroupScheduler._step
+    load, step = IcebergTables.load, GroupLoop._step
 
     def counted_load(self: IcebergTables, session: SparkSession, table: Any) -> Any:
         counted.asked[table.name] += 1
         return load(self, session, table)
 
-    def counted_step(self: GroupScheduler) -> None:
+    def counted_step(self: GroupLoop) -> None:
         counted.turns += 1
         step(self)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(IcebergTables, "load", counted_load)
-        patch.setattr(GroupScheduler, "_step", counted_step)
+        patch.setattr(GroupLoop, "_step", counted_step)
         yield counted
 
 

@@ -87,7 +87,7 @@ def test_killed_while_a_table_is_copied_because_its_default_partition_was_emptie
         table = mirrored.table("regions")
         return table is not None and table.state == "SNAPSHOT"
 
-    wait_until(copying, 60, lambda: f"regions is copied anew: {mirrored.table('regions')} {run.err}")
+    wait_until(copying, 60, lambda: f"regions is re-copied: {mirrored.table('regions')} {run.err}")
     for _ in range(3):
         database.execute("UPDATE other SET n = n + 1")
         mirrored.follows("other")

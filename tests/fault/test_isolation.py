@@ -17,9 +17,10 @@ from oracle import table_directory
 from servers import Database
 from waiting import wait_until
 from wal2lake.changelog.witness import Witness
-from wal2lake.control.scheduler import GroupScheduler
 from wal2lake.errors import ConnectionFailed
 from wal2lake.mirror import Mirror
+from wal2lake.retry import Backoff
+from wal2lake.scheduling.group_loop import GroupLoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,8 +93,8 @@ def test_a_lake_table_that_can_not_be_written_is_named_in_the_log_and_tried_agai
 def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("wal2lake.control.groups.backoff", lambda _: 0.1)
-    retire = GroupScheduler._retire
+    monkeypatch.setattr("wal2lake.scheduling.supervisor.GROUP", Backoff(0.1, 0.1))
+    retire = GroupLoop._retire
     failures: list[str] = []
 
     def once(self: Any) -> None:
@@ -102,7 +103,7 @@ def test_a_group_that_fails_for_no_known_reason_is_begun_again_by_itself(
             raise RuntimeError("a row value that nobody is to see")
         retire(self)
 
-    monkeypatch.setattr(GroupScheduler, "_retire", once)
+    monkeypatch.setattr(GroupLoop, "_retire", once)
     with mirrored.running():
         mirrored.is_streaming("t")
         mirrored.database.execute("INSERT INTO t VALUES (0, 'captured')")

@@ -94,5 +94,5 @@ def test_rows_that_cannot_be_told_from_others_are_not_kept_without_a_word(
     assert 'on_partition_drop = "delete"' in str(table.remedy)
     assert _lake(mirrored)[6] == 6
     mirrored.configure(tables={"public.parts": {"on_partition_drop": "delete"}})
-    mirrored.heed(table.remedy)
+    mirrored.apply_requests(table.remedy)
     mirrored.catches_up("parts")

@@ -27,11 +27,11 @@ from writing import SteadyWriter
 from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.store import GroupWish
 from wal2lake.errors import Wal2LakeError
 from wal2lake.lake import Lake
 from wal2lake.lake.model import Applied
 from wal2lake.mirror import Mirror
+from wal2lake.state import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ class Disturber:
                 mirror.resync(names, together=self._random.random() < 0.5)
             case "create":
                 mirror.create_group(
-                    GroupWish(choice([g for g in GROUPS if g not in known] or GROUPS), True, flush_interval=0.5)
+                    GroupSpec(choice([g for g in GROUPS if g not in known] or GROUPS), True, flush_interval=0.5)
                 )
             case "drop":
                 mirror.drop_group(choice([group for group in known if group in GROUPS] or GROUPS))
@@ -111,8 +111,8 @@ class Disturber:
                 getattr(mirror, step)(names)
 
 
-class Turns:
-    """Who had a worker, from when to when: each commit, and each piece of upkeep."""
+class WorkerSlots:
+    """Who had a worker, from when to when: each commit, and each piece of maintenance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.taken: list[tuple[str, float, float]] = []
@@ -157,7 +157,7 @@ def _watch(mirror: Mirror, seconds: float) -> float:
 def test_tables_come_and_go_under_load_and_all_is_equal_at_the_end(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns(monkeypatch)
+    turns = WorkerSlots(monkeypatch)
     seed = int(os.environ.get("WAL2LAKE_TEST_SEED") or random.randrange(10**6))
     print(f"WAL2LAKE_TEST_SEED={seed} repeats these decisions")  # noqa: T201 - shown when the test fails
     for name in (*QUIET, *BUSY):

@@ -18,10 +18,10 @@ from proof_size import proof_size
 from servers import Database
 from wal2lake.changelog import ChangeLog, TableCut
 from wal2lake.changelog.segment import Rows, SegmentWriter
-from wal2lake.control.planner import BATCH_SEGMENTS
 from wal2lake.demo.compare import open_catalog
 from wal2lake.mirror import Mirror
 from wal2lake.position import Lsn
+from wal2lake.scheduling.batch_plan import BATCH_SEGMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ from command import Project
 from remedies import fixes, heals
 from servers import Database, fresh_database
 from waiting import wait_until
-from wal2lake.control.preflight import check
 from wal2lake.demo.compare import open_catalog
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import SlotLost
+from wal2lake.preflight.collect import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
 
 
 def _assert_refused_then_repaired(mirrored: Mirrored) -> None:
-    """Twice the same answer; the lake stays what it was; a fresh copy of all tables mends it."""
+    """Twice the same answer; the lake stays what it was; a re-copy of all tables mends it."""
     before = _held(mirrored.lake)
     for number in (103, 104):
         _change(mirrored.database, number)
@@ -59,9 +59,9 @@ def _assert_refused_then_repaired(mirrored: Mirrored) -> None:
         assert set(lost) == set(TABLES)
         for table in lost.values():
             assert mirrored.slot in f"{table.error}" and "may be missing" in f"{table.error}", table.error
-            assert table.remedy == "copy the tables anew with: wal2lake tables resync --all"
+            assert table.remedy == "re-copy the tables with: wal2lake tables resync --all"
         assert _held(mirrored.lake) == before
-    mirrored.heed(lost[TABLES[0]].remedy)
+    mirrored.apply_requests(lost[TABLES[0]].remedy)
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 105)
     mirrored.catches_up(*TABLES)
@@ -82,7 +82,7 @@ def test_a_slot_that_was_dropped_is_told_by_check_before_a_run(mirrored: Mirrore
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     _change(mirrored.database, 101)
     (found,) = [finding for finding in check(mirrored.config) if finding.blocks]
-    mirrored.heed(found.fix)
+    mirrored.apply_requests(found.fix)
     mirrored.catches_up(*TABLES)
     assert not [finding for finding in check(mirrored.config) if finding.blocks]
 

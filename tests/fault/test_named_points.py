@@ -76,7 +76,7 @@ def test_killed_after_the_columns_changed_before_the_changes_came(
 ) -> None:
     """The lake table has columns of a later moment then; changes before it are not written with them.
 
-    The wider type is one that PostgreSQL changes to without writing the rows anew: that would need a fresh copy.
+    The wider type is one that PostgreSQL changes to without writing the rows anew: that would need a re-copy.
     """
     project.configure(mirrored.database.dsn)
     mirrored.catches_up(*TABLES)

@@ -185,7 +185,7 @@ class Writer:
 
 
 def _answer(mirrored: Mirrored, table: TableStatus) -> None:
-    """A table that stops because a change can be read in two ways gets the fresh copy that it asks for."""
+    """A table that stops because a change can be read in two ways gets the re-copy that it asks for."""
     if table.state == "ERRORED" and "can't be told how" in str(table.error):
         print(f"asked: {table.error}", flush=True)  # noqa: T201
         mirrored.resync(table.name.removeprefix("public."))
@@ -203,7 +203,7 @@ def _follow(mirrored: Mirrored, writer: Writer, rounds: int) -> None:
             writer.round()
             if number % ROUNDS_BETWEEN_LOOKS == 0 or number == rounds:
                 try:
-                    mirrored.becomes_equal(*writer.names, patience=PATIENCE, heed=partial(_answer, mirrored))
+                    mirrored.becomes_equal(*writer.names, patience=PATIENCE, apply_requests=partial(_answer, mirrored))
                 except AssertionError:
                     print(f"\nround {number}, seed {SEED}; the last statements:", *writer.done[-80:], sep="\n  ")  # noqa: T201
                     raise

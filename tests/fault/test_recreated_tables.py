@@ -11,10 +11,10 @@ from mirroring import PATIENCE, Mirrored, missed
 from remedies import heals
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.store import GroupWish
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
 from wal2lake.mirror import Mirror
+from wal2lake.state import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def test_a_recreated_table_that_is_to_stop_is_resynced_by_its_name(mirrored: Mir
         assert catalog.load_table(("public", "t")).scan().to_arrow().num_rows == 9
     stopped = mirrored.table("t")
     assert stopped is not None
-    mirrored.heed(stopped.remedy)
+    mirrored.apply_requests(stopped.remedy)
     mirrored.catches_up("t", "other")
 
 
@@ -119,7 +119,7 @@ def test_a_recreated_table_stays_removed_and_in_its_group(mirrored: Mirrored) ->
     """What a command said of a table holds for the one that takes its name."""
     mirror = Mirror(mirrored.config)
     mirrored.catches_up("t", "other")
-    mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+    mirror.create_group(GroupSpec("second", True, flush_interval=0.1))
     mirror.move(["public.t"], "second")
     mirror.remove(["public.other"])
     mirrored.catches_up("t")
@@ -137,7 +137,7 @@ def test_a_dropped_table_is_refused_by_commands_that_need_one_and_can_be_removed
     mirror = Mirror(mirrored.config)
     with pytest.raises(CommandRefused, match="dropped at the source") as refused:
         mirror.resync(["public.t"])
-    mirrored.heed(refused.value.remedy)
+    mirrored.apply_requests(refused.value.remedy)
     mirrored.catches_up("other")
     assert _names(mirrored) == ["public.other"]
     assert _lake_tables(mirrored.lake) == {"public.other"}

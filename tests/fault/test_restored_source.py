@@ -122,8 +122,8 @@ def _refused_then_repaired(source: Restorable, mirrored: Mirrored) -> None:
         assert set(lost) == set(TABLES)
         for table in lost.values():
             assert "was set back" in f"{table.error}", table.error
-            assert table.remedy == "copy the tables anew with: wal2lake tables resync --all"
-    mirrored.heed(lost[TABLES[0]].remedy)
+            assert table.remedy == "re-copy the tables with: wal2lake tables resync --all"
+    mirrored.apply_requests(lost[TABLES[0]].remedy)
     mirrored.catches_up(*TABLES)
     source.write(201)
     mirrored.catches_up(*TABLES)

@@ -54,7 +54,7 @@ def _stays_refused_until_a_resync(mirrored: Mirrored) -> None:
         _refused(mirrored)
     Mirror(mirrored.config).resume(["public.t"])
     mirrored.database.execute("INSERT INTO t VALUES (1000, 1)")
-    mirrored.heed(_refused(mirrored))
+    mirrored.apply_requests(_refused(mirrored))
     mirrored.catches_up("t")
     mirrored.database.execute("UPDATE t SET n = n + 1")
     mirrored.catches_up("t")

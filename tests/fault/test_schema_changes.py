@@ -190,7 +190,7 @@ def test_a_change_that_cannot_be_followed_stops_where_that_is_wanted(mirrored: M
     assert set(stopped) == {"t"}
     assert "column n became text, was int" in str(stopped["t"].error)
     mirrored.equal("other")
-    mirrored.heed(stopped["t"].remedy)
+    mirrored.apply_requests(stopped["t"].remedy)
     mirrored.catches_up("t", "other")
 
 
@@ -209,7 +209,7 @@ def test_a_change_that_can_be_read_in_two_ways_is_re_copied_or_a_question(
     if on_incompatible == "stop":
         stopped = missed(mirrored.once())
         assert list(stopped) == ["t"] and "?" in str(stopped["t"].error)
-        mirrored.heed(stopped["t"].remedy)
+        mirrored.apply_requests(stopped["t"].remedy)
     mirrored.catches_up("t", "other")
     assert "public.t: " in caplog.text
     assert bool(logged_errors(caplog)) == (on_incompatible == "stop"), "a table that is re-copied needs nobody"

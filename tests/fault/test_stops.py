@@ -167,10 +167,10 @@ def unreadable(file: Path) -> Iterator[Callable[[], bool]]:
 
 
 def compacts(spark: SparkSession) -> bool:
-    """Whether a job of Spark's that runs now is one of our upkeep."""
+    """Whether a job of Spark's that runs now is one of our maintenance."""
     context: Any = spark.sparkContext._jsc
     running = spark.sparkContext.statusTracker().getActiveJobsIds()
-    return any("wal2lake-upkeep" in str(context.sc().statusStore().job(job).jobTags()) for job in running)
+    return any("wal2lake-maintenance" in str(context.sc().statusStore().job(job).jobTags()) for job in running)
 
 
 def test_while_small_files_are_compacted(mirrored: Mirrored) -> None:

@@ -12,12 +12,13 @@ from mirroring import PATIENCE, Mirrored, logged_errors
 from oracle import assert_equal_tables, table_directory
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.catalogue import Catalogue, Wanted
-from wal2lake.control.store import GroupWish, HistoryEntry, StateStore
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
 from wal2lake.lake import Applied, Lake
 from wal2lake.mirror import Mirror, RunOptions
+from wal2lake.reconcile.desired_state import DesiredState, DesiredStateReader
+from wal2lake.retry import Backoff
+from wal2lake.state import GroupSpec, HistoryEntry, StateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ def _versions(lake: Path, *name: str) -> int:
         return len(catalog.load_table(name).history())
 
 
-def _moves(entries: tuple[HistoryEntry, ...]) -> list[str]:
+def _handovers(entries: tuple[HistoryEntry, ...]) -> list[str]:
     return [entry.after for entry in entries if entry.after is not None]
 
 
@@ -110,7 +111,7 @@ def test_tables_are_added_paused_resumed_and_removed_while_a_run_is_on(mirrored:
         )
         assert mirrored.database.value(published) == ["a", "b"]
     entries = mirror.history("public.b")
-    assert _moves(entries)[-4:] == ["STREAMING", "PAUSED", "CATCHUP", "STREAMING"]
+    assert _handovers(entries)[-4:] == ["STREAMING", "PAUSED", "CATCHUP", "STREAMING"]
     assert [entry.detail for entry in entries if entry.after is None] == ["tables pause", "tables resume"]
     assert all(entry.who for entry in entries)
 
@@ -161,7 +162,7 @@ def test_a_table_that_began_without_a_copy_gets_its_rows_when_a_move_needs_one(m
     assert mirrored.once().ok
     mirrored.database.execute("INSERT INTO c VALUES (1001, 'missed')")
     mirrored.resync("c")
-    mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+    mirror.create_group(GroupSpec("second", True, flush_interval=0.1))
     mirror.move(["public.c"], "second")
     with mirrored.running():
         wait_until(lambda: _group_of(mirrored, "c") == "second", PATIENCE, lambda: mirrored.table("c"))
@@ -219,7 +220,7 @@ def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored:
             for _ in range(3):
                 before = _versions(mirrored.lake, "public", "a")
                 Mirror(mirrored.config).resync(["public.a", "public.b"], together=True)
-                wait_until(lambda: _versions(mirrored.lake, "public", "a") > before, PATIENCE, "it is copied anew")  # noqa: B023
+                wait_until(lambda: _versions(mirrored.lake, "public", "a") > before, PATIENCE, "it is re-copied")  # noqa: B023
                 mirrored.is_streaming("a", "b")
         finally:
             stop.set()
@@ -228,19 +229,19 @@ def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["looked before it ended", "believed after it ended"])
-def test_a_look_while_a_table_is_taken_over_asks_for_no_fresh_copy(
+def test_a_look_while_a_table_is_taken_over_asks_for_no_re_copy(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     looked, ended = threading.Event(), threading.Event()
     under_way = threading.Event()
-    restate, look, end = Lake.restate, Catalogue.look, StateStore.end_take_over
+    restate, look, end = Lake.restate, DesiredStateReader.look, StateStore.end_take_over
 
     def held(self: Lake, applied: Applied, source_id: str, epoch: int) -> Applied:
         under_way.set()
         assert looked.wait(PATIENCE)
         return restate(self, applied, source_id, epoch)
 
-    def seen(self: Catalogue, strict: bool = False) -> Wanted:
+    def seen(self: DesiredStateReader, strict: bool = False) -> DesiredState:
         meanwhile = under_way.is_set() and not looked.is_set()
         wanted = look(self, strict)
         if meanwhile and wanted.resyncs:
@@ -257,24 +258,24 @@ def test_a_look_while_a_table_is_taken_over_asks_for_no_fresh_copy(
     mirror = _mirror(mirrored)
     with mirrored.running():
         mirrored.is_streaming("a", "b")
-        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        mirror.create_group(GroupSpec("second", True, flush_interval=0.1))
         wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, mirror.groups)
         monkeypatch.setattr(Lake, "restate", held)
-        monkeypatch.setattr(Catalogue, "look", seen)
+        monkeypatch.setattr(DesiredStateReader, "look", seen)
         monkeypatch.setattr(StateStore, "end_take_over", told)
         mirror.move(["public.a"], "second")
         wait_until(lambda: _group_of(mirrored, "a") == "second", PATIENCE, lambda: mirrored.table("a"))
         _write(mirrored, "a", "b", first=101)
         mirrored.follows("a", "b")
         assert looked.is_set() and ended.is_set()
-        assert _moves(mirror.history("public.a")).count("SNAPSHOT") == 1
+        assert _handovers(mirror.history("public.a")).count("SNAPSHOT") == 1
 
 
-def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mirrored: Mirrored) -> None:
+def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_re_copy(mirrored: Mirrored) -> None:
     mirror = _mirror(mirrored)
     with mirrored.running():
         mirrored.is_streaming("a", "b")
-        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        mirror.create_group(GroupSpec("second", True, flush_interval=0.1))
         wait_until(lambda: _group_state(mirror, "second") == "RUNNING", PATIENCE, mirror.groups)
         _write(mirrored, "a", "b", first=101)
         mirror.move(["public.a"], "second")
@@ -283,7 +284,7 @@ def test_a_table_moves_to_a_group_made_while_a_run_is_on_without_a_fresh_copy(mi
         wait_until(lambda: _group_of(mirrored, "a") == "second", PATIENCE, lambda: mirrored.table("a"))
         _write(mirrored, "a", "b", first=120)
         mirrored.follows("a", "b")
-        assert _moves(mirror.history("public.a")).count("SNAPSHOT") == 1
+        assert _handovers(mirror.history("public.a")).count("SNAPSHOT") == 1
         with pytest.raises(CommandRefused, match="the configuration has it"):
             mirror.drop_group("default")
         mirror.enable_group("second", False)
@@ -309,7 +310,7 @@ def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothin
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So long that only the command can end it.
-    monkeypatch.setattr("wal2lake.control.tables.backoff", lambda *_: 600.0)
+    monkeypatch.setattr("wal2lake.retry.TABLE", Backoff(600.0, 600.0))
     with mirrored.running():
         mirrored.is_streaming("a", "b")
         place, aside = table_directory(mirrored.lake, "b"), mirrored.lake / "aside"
@@ -333,7 +334,7 @@ def test_a_failing_table_delays_neither_the_others_nor_the_slot_and_loses_nothin
         mirrored.follows("a", "b")
         table = mirrored.table("b")
         assert table is not None and table.error is None and table.retry_at is None
-    assert "ERRORED" in _moves(_mirror(mirrored).history("public.b"))
+    assert "ERRORED" in _handovers(_mirror(mirrored).history("public.b"))
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from mirroring import Mirrored
 
 from remedies import heals
 from servers import Database, fresh_database
-from wal2lake.control.preflight import check
 from wal2lake.errors import OtherInstallation, SlotLost
 from wal2lake.mirror import Mirror
+from wal2lake.preflight.collect import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from mirroring import PATIENCE, Mirrored
 
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.store import GroupWish
 from wal2lake.demo.compare import open_catalog
 from wal2lake.lake.iceberg import IcebergTables
 from wal2lake.mirror import Mirror
+from wal2lake.state import GroupSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def _fill(mirrored: Mirrored) -> None:
 
 
 def _nothing(_: Mirrored) -> None:
-    """The first copy does it."""
+    """The initial copy does it."""
 
 
 def _loses_its_answer(monkeypatch: pytest.MonkeyPatch, method: str, times: int) -> list[str]:
@@ -140,7 +140,7 @@ def test_a_move_whose_answer_is_lost_goes_on_without_a_copy(
     mirror = Mirror(mirrored.config)
     with mirrored.running():
         mirrored.is_streaming(*TABLES)
-        mirror.create_group(GroupWish("second", True, flush_interval=0.1))
+        mirror.create_group(GroupSpec("second", True, flush_interval=0.1))
         wait_until(lambda: mirror.status().groups[-1].state == "RUNNING", PATIENCE, mirror.groups)
         lost = _loses_its_answer(monkeypatch, "restate", 2)
         _change(mirrored)

@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from capture_worker import RunningPump
 from capturing import CapturedGroup
 from decoding import KINDS, Source
-from pumping import RunningPump
 from servers import Database, can_declare
-from wal2lake.control import pump as pump_module
+from wal2lake.capture import worker as pump_module
 from wal2lake.decode import Cut, TextNeeded
 from wal2lake.source.stream import ReplicationStream
 
@@ -177,20 +177,20 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 def test_a_column_that_needs_text_turns_the_stream_to_text(captured: CapturedGroup, streams: Streams) -> None:
     database = mirrored_table(captured, "id int PRIMARY KEY, v text")
-    with RunningPump(captured) as pump:
+    with RunningPump(captured) as worker:
         database.execute("INSERT INTO t VALUES (1, 'a')")
-        pump.catch_up()
+        worker.catch_up()
         assert streams.binary == [True]
         database.execute("INSERT INTO t VALUES (2, 'b')")
         database.execute("ALTER TABLE t ADD w interval")
         database.execute("INSERT INTO t VALUES (3, 'c', '1 day')")
-        pump.catch_up()
+        worker.catch_up()
         database.execute("INSERT INTO t VALUES (4, 'd', NULL)")
-        pump.catch_up()
+        worker.catch_up()
     assert streams.binary == [True, False]
     rows = [(row["id"], row["v"], row.get("w")) for row in captured.changes("public.t")]
     assert rows == [(1, "a", None), (2, "b", None), (3, "c", "1 day"), (4, "d", None)]
-    assert all(report.error is None for report in pump.reports), "it is no failure"
+    assert all(report.error is None for report in worker.reports), "it is no failure"
 
 
 def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
@@ -198,14 +198,14 @@ def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
 ) -> None:
     captured.database.execute(f"ALTER DATABASE \"{captured.database.name}\" SET logical_decoding_work_mem = '64kB'")
     database = mirrored_table(captured, "id int PRIMARY KEY, v text")
-    with RunningPump(captured) as pump:
-        pump.catch_up()
+    with RunningPump(captured) as worker:
+        worker.catch_up()
         database.execute("ALTER TABLE t ADD w interval")
         # More than one slice, so that it is decoded before its commit comes.
         database.execute(
             "INSERT INTO t SELECT i, repeat('x', 1000), i * interval '1 s' FROM generate_series(1, 30000) i"
         )
-        pump.catch_up()
+        worker.catch_up()
     assert streams.binary == [True, False]
     rows = captured.changes("public.t")
     assert [row["id"] for row in rows] == list(range(1, 30001))
@@ -214,9 +214,9 @@ def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
 
 def test_text_is_asked_for_at_once_where_the_catalog_tells(captured: CapturedGroup, streams: Streams) -> None:
     database = mirrored_table(captured, "id int PRIMARY KEY, v inet")
-    with RunningPump(captured) as pump:
+    with RunningPump(captured) as worker:
         database.execute("INSERT INTO t VALUES (1, '10.0.0.1')")
-        pump.catch_up()
+        worker.catch_up()
     assert streams.binary == [False]
     assert [row["v"] for row in captured.changes("public.t")] == ["10.0.0.1"]
 
@@ -227,9 +227,9 @@ def test_a_stream_is_opened_though_a_table_is_being_altered(captured: CapturedGr
     captured.begin("public.t", "public.u").close()
     altering = database.connect(autocommit=False)
     altering.execute("ALTER TABLE t ADD w interval")
-    with RunningPump(captured) as pump:
+    with RunningPump(captured) as worker:
         database.execute("INSERT INTO u VALUES (1)")
-        pump.catch_up()
+        worker.catch_up()
         altering.commit()
     assert streams.binary == [True]
     assert [row["id"] for row in captured.changes("public.u")] == [1]
@@ -241,8 +241,8 @@ def test_text_is_asked_for_where_it_is_wanted(captured: CapturedGroup, streams: 
     captured.config = captured.config.model_copy(update={"source": source})
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     captured.begin("public.t").close()
-    with RunningPump(captured) as pump:
+    with RunningPump(captured) as worker:
         database.execute("INSERT INTO t VALUES (1)")
-        pump.catch_up()
+        worker.catch_up()
     assert streams.binary == [False]
     assert [row["id"] for row in captured.changes("public.t")] == [1]

@@ -13,9 +13,9 @@ import pytest
 from capturing import PATIENCE, SLOT, CapturedGroup
 from servers import Database, running_server
 from waiting import wait_until
+from wal2lake.capture.report import CaptureReport, CaptureState
 from wal2lake.changelog.budget import Level
 from wal2lake.config import ChangelogConfig
-from wal2lake.control.pump import CaptureReport, CaptureState
 from wal2lake.errors import ConnectionFailed
 from wal2lake.position import Lsn
 
@@ -67,7 +67,7 @@ class Full:
 
     def logged_up_to(self, until: Lsn) -> bool:
         self.take_out()
-        self.group.capture.hurry(until)
+        self.group.capture.request_flush(until)
         return self.group.capture.report().logged_lsn >= until
 
 

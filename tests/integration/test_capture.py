@@ -20,8 +20,8 @@ from capturing import GROUP, PATIENCE, SLOT, CapturedGroup
 from servers import Database, fresh_database
 from waiting import wait_until
 from wal2lake import faults
+from wal2lake.capture.report import CaptureState
 from wal2lake.changelog import ChangeLog
-from wal2lake.control.pump import CaptureState
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import SlotLost, SourceReplaced
 from wal2lake.position import Lsn
@@ -114,7 +114,7 @@ def test_who_is_in_a_hurry_is_answered_when_all_is_published_or_nothing_is_to_be
     patient.start()
     try:
         patient.capture.wait_for(lambda r: r.connected_once, PATIENCE)
-        patient.capture.hurry()
+        patient.capture.request_flush()
         nothing = patient.capture.wait_for(lambda r: r.answers == 1, PATIENCE)
         assert nothing.answers == 1 and nothing.manifest == 0
         database.execute("INSERT INTO t VALUES (1, 'x')")
@@ -374,7 +374,7 @@ def test_a_slot_made_anew_is_refused(captured: CapturedGroup) -> None:
         slot.create(captured.config.source, SLOT, GROUP).close()
     captured.start()
     error = captured.fails().error
-    assert isinstance(error, SlotLost) and "made anew" in str(error)
+    assert isinstance(error, SlotLost) and "re-created" in str(error)
 
 
 def test_a_slot_advanced_by_somebody_else_is_refused(captured: CapturedGroup) -> None:
@@ -448,7 +448,7 @@ def test_ctrl_c_is_ignored_and_sigterm_stops_cleanly(captured: CapturedGroup) ->
 def test_capture_ends_when_its_parent_is_killed(captured: CapturedGroup) -> None:
     made(captured)
     script = (
-        "import pickle, sys, time; from wal2lake.control.capture import CaptureProcess;"
+        "import pickle, sys, time; from wal2lake.capture.process import CaptureProcess;"
         "config, group = pickle.load(sys.stdin.buffer); capture = CaptureProcess(config, group); capture.start();"
         "capture.wait_for(lambda r: r.connected_once, 30); print(capture.pid, flush=True); time.sleep(60)"
     )

@@ -14,13 +14,13 @@ from servers import Database
 from wal2lake.changelog import ChangeLog
 from wal2lake.cli import main
 from wal2lake.config import load_config
-from wal2lake.control.preflight import Finding, Level, check
-from wal2lake.control.store import StateStore
 from wal2lake.position import Lsn
+from wal2lake.preflight.collect import Finding, Level, check
 from wal2lake.source import publication
 from wal2lake.source.connect import connect, server_facts
 from wal2lake.source.facts import heap_facts
 from wal2lake.source.slot import slot_name
+from wal2lake.state import StateStore
 
 
 def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:

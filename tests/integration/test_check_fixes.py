@@ -15,13 +15,13 @@ from remedies import fixes, toml
 from servers import Database, fresh_database, running_server, server_major
 from wal2lake.cli import main
 from wal2lake.config import Config
-from wal2lake.control.preflight import Finding, Level, check
-from wal2lake.control.state import GroupState, TableState
-from wal2lake.control.store import GroupRecord, StateStore, TableRecord
 from wal2lake.demo.server import find_binaries
+from wal2lake.preflight.collect import Finding, Level, check
 from wal2lake.quoting import identifier
 from wal2lake.schema import TableId
 from wal2lake.source.slot import slot_name
+from wal2lake.state import GroupRecord, StateStore, TableRecord
+from wal2lake.state.lifecycle import GroupState, TableState
 
 AWKWARD = 'it\'s "a" $$.b\\ c'
 

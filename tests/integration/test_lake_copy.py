@@ -1,4 +1,4 @@
-"""The first copy: every range sees the exported instant, tables appear whole, nothing of anybody else is touched."""
+"""The initial copy: every range sees the exported instant, tables appear whole, nothing of anybody else is touched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oracle import assert_equal_tables, table_directory
 from servers import Database
 from wal2lake.errors import CopyFailed, ForeignTable, TableError
 from wal2lake.lake import Lake
-from wal2lake.lake import snapshot as copying
+from wal2lake.lake import initial_copy as copying
 from wal2lake.pgtypes import LakeType, wire
 from wal2lake.schema import TableId
 

@@ -10,8 +10,8 @@ import pytest
 from conftest import ConfigFactory
 from lake_history import copied
 from servers import Database
-from wal2lake.lake import Lake, plain
-from wal2lake.lake.table import Record
+from wal2lake.lake import Lake, without_spark
+from wal2lake.lake.format import Record
 from wal2lake.position import LakeVersion, Lsn
 from wal2lake.schema import TableId
 
@@ -30,7 +30,7 @@ def test_the_files_alone_say_what_iceberg_says_after_each_commit(
 
     def same() -> None:
         with lake._work("reading", NAME) as session:
-            assert plain.find(path, NAME) == lake._tables.find(session, NAME)
+            assert without_spark.find(path, NAME) == lake._tables.find(session, NAME)
 
     same()
     lake.restate(replace(applied, lsn=Lsn(applied.lsn + 100), manifest=7), source_id)
@@ -39,12 +39,12 @@ def test_the_files_alone_say_what_iceberg_says_after_each_commit(
         # Somebody else's commit has no record of ours: the one before it counts.
         session.sql("DELETE FROM lake.public.t WHERE id = 1")
     same()
-    found = plain.find(path, NAME)
+    found = without_spark.find(path, NAME)
     assert found is not None and found.rows == 49
     assert found.record == Record(Lsn(applied.lsn + 100), 7, 0, LakeVersion(0, applied.version.commit + 1))
-    assert plain.find(path, TableId("public", "none")) is None
+    assert without_spark.find(path, TableId("public", "none")) is None
 
 
 def test_a_lake_without_our_catalog_is_left_to_iceberg(tmp_path: Path) -> None:
-    with pytest.raises(plain.NotPlain):
-        plain.find(tmp_path, NAME)
+    with pytest.raises(without_spark.NotPlain):
+        without_spark.find(tmp_path, NAME)

@@ -9,10 +9,10 @@ import pytest
 from conftest import ConfigFactory
 from servers import Database
 from wal2lake.config import Config
-from wal2lake.control.preflight import check
 from wal2lake.errors import ConfigError
 from wal2lake.mirror import Mirror
 from wal2lake.pgtypes import STRING, Masking
+from wal2lake.preflight.collect import check
 from wal2lake.schema import TableSchema
 from wal2lake.source import publication, selection
 from wal2lake.source.connect import connect

@@ -12,10 +12,10 @@ import pytest
 from oracle import assert_equal_tables
 from servers import Database
 from wal2lake.config import Config, SourceConfig
-from wal2lake.control.store.connection import open_session
 from wal2lake.mirror import Mirror
 from wal2lake.source.connect import connect, replication_connect
 from wal2lake.source.session import SETTINGS, SHOW, differing
+from wal2lake.state.connection import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,13 +12,13 @@ import pytest
 
 from servers import Database
 from waiting import wait_until
-from wal2lake.control.state import GroupState, TableState
-from wal2lake.control.store import GroupLease, GroupRecord, GroupWish, HistoryEntry, StateStore, TableRecord
-from wal2lake.control.store.history import KEPT
-from wal2lake.control.store.layout import LATEST
 from wal2lake.errors import GroupHeld
 from wal2lake.position import NO_VERSION, Lsn
 from wal2lake.schema import TableId
+from wal2lake.state import GroupLease, GroupRecord, GroupSpec, HistoryEntry, StateStore, TableRecord
+from wal2lake.state.history import KEPT
+from wal2lake.state.lifecycle import GroupState, TableState
+from wal2lake.state.migrate import LATEST
 
 TABLE = TableRecord(
     "default", 4_000_000_000, TableId("My Schema", "a.b"), TableState.STREAMING, applied_lsn=Lsn.parse("1/2"), rows=5,
@@ -90,7 +90,7 @@ def test_a_store_of_the_second_version_keeps_its_tables_and_their_lake_tables(da
     store.create()
     store.save_tables([replace(TABLE, target=None)])
     database.execute(
-        "DROP TABLE wal2lake.table_wishes, wal2lake.group_wishes, wal2lake.history;"
+        "DROP TABLE wal2lake.desired_tables, wal2lake.desired_groups, wal2lake.history;"
         "ALTER TABLE wal2lake.tables DROP COLUMN kind, DROP COLUMN target_schema, DROP COLUMN target_name,"
         " DROP COLUMN replaces, DROP COLUMN resync_round;"
         "UPDATE wal2lake.version SET version = 2"
@@ -100,7 +100,7 @@ def test_a_store_of_the_second_version_keeps_its_tables_and_their_lake_tables(da
     store.create()
     assert store.usable
     assert store.tables() == [replace(TABLE, target=TABLE.id)]
-    assert (store.table_wishes(), store.group_wishes(), store.history(TABLE.id)) == ({}, {}, [])
+    assert (store.table_specs(), store.group_specs(), store.history(TABLE.id)) == ({}, {}, [])
     store.close()
 
 
@@ -116,13 +116,13 @@ def test_a_table_is_claimed_by_one_group(store: StateStore) -> None:
 
 
 def test_what_is_wanted_of_a_table_changes_bit_by_bit(store: StateStore) -> None:
-    store.wish(7, TableId("public", "t"), {"wanted": True, "group": "g", "target": TableId("a", "b")})
-    store.wish(7, TableId("public", "t"), {"paused": True})
-    (wish,) = store.table_wishes().values()
-    assert (wish.wanted, wish.group, wish.target, wish.paused) == (True, "g", TableId("a", "b"), True)
+    store.spec(7, TableId("public", "t"), {"wanted": True, "group": "g", "target": TableId("a", "b")})
+    store.spec(7, TableId("public", "t"), {"paused": True})
+    (spec,) = store.table_specs().values()
+    assert (spec.wanted, spec.group, spec.target, spec.paused) == (True, "g", TableId("a", "b"), True)
     store.want_resumed([(7, TableId("public", "t"))])
-    (wish,) = store.table_wishes().values()
-    assert not wish.paused and wish.resumed_at is not None and wish.wanted
+    (spec,) = store.table_specs().values()
+    assert not spec.paused and spec.resumed_at is not None and spec.wanted
 
 
 def test_a_resume_ends_the_waiting_of_a_table_that_nobody_runs(store: StateStore) -> None:
@@ -135,46 +135,46 @@ def test_a_resume_ends_the_waiting_of_a_table_that_nobody_runs(store: StateStore
 
 def test_a_hand_over_is_one_step(store: StateStore) -> None:
     store.save_tables([TABLE])
-    store.wish(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
+    store.spec(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
     store.note_handover(TABLE.oid, Lsn(5))
     store.note_handover(TABLE.oid, Lsn(9))
     store.note_handed(TABLE.oid, "default", Lsn(8), NO_VERSION)
-    (wish,) = store.table_wishes().values()
-    assert (wish.handover_lsn, wish.handed_lsn) == (Lsn(5), Lsn(8))
+    (spec,) = store.table_specs().values()
+    assert (spec.handover_lsn, spec.handed_lsn) == (Lsn(5), Lsn(8))
     assert store.tables() == []
     moved = replace(TABLE, group="new")
     assert not store.take_over(replace(TABLE, group="third"))
     assert store.take_over(moved) and store.take_over(moved), "it may be taken over again after a crash"
-    assert list(store.wanted_resyncs("new")) == [TABLE.oid], "a fresh copy, unless it is known to need none"
+    assert list(store.wanted_resyncs("new")) == [TABLE.oid], "a re-copy, unless it is known to need none"
     assert store.end_take_over(TABLE.oid, "new", copied=True)
     assert not store.end_take_over(TABLE.oid, "new", copied=True)
     assert store.wanted_resyncs("new") == {}
-    (wish,) = store.table_wishes().values()
-    assert (wish.group, wish.moving_from, wish.handover_lsn, wish.handed_lsn) == ("new", None, None, None)
+    (spec,) = store.table_specs().values()
+    assert (spec.group, spec.moving_from, spec.handover_lsn, spec.handed_lsn) == ("new", None, None, None)
 
 
 def test_a_lake_table_is_dropped_only_while_that_is_wanted(store: StateStore) -> None:
     dropped: list[int] = []
-    store.wish(7, TABLE.id, {"wanted": False, "drop_lake": True})
-    store.wish(8, TABLE.id, {"wanted": False, "drop_lake": True})
-    store.wish(8, TABLE.id, {"wanted": True})
+    store.spec(7, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.spec(8, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.spec(8, TABLE.id, {"wanted": True})
     for oid in (7, 7, 8):
         store.drop_lake(oid, lambda oid=oid: dropped.append(oid))  # type: ignore[misc]
     assert dropped == [7]
 
 
 def test_a_dropped_group_lets_tables_stay_that_were_to_come_and_gives_up_those_that_go(store: StateStore) -> None:
-    for oid, wish in {
+    for oid, spec in {
         1: {"group": "going", "moving_from": "default"},
         2: {"group": "default", "moving_from": "going"},
         3: {"group": "going"},
     }.items():
-        store.wish(oid, TABLE.id, {"wanted": True, **wish})
+        store.spec(oid, TABLE.id, {"wanted": True, **spec})
     store.forget_group("going")
-    wishes = store.table_wishes()
-    assert set(wishes) == {1, 2}
-    assert (wishes[1].group, wishes[1].moving_from) == ("default", None)
-    assert (wishes[2].group, wishes[2].moving_from, wishes[2].handed_lsn) == ("default", "going", Lsn(0))
+    specs = store.table_specs()
+    assert set(specs) == {1, 2}
+    assert (specs[1].group, specs[1].moving_from) == ("default", None)
+    assert (specs[2].group, specs[2].moving_from, specs[2].handed_lsn) == ("default", "going", Lsn(0))
 
 
 def test_the_history_of_a_table_is_bounded_and_found_by_any_of_its_names(store: StateStore) -> None:
@@ -191,13 +191,13 @@ def test_the_history_of_a_table_is_bounded_and_found_by_any_of_its_names(store: 
 
 
 def test_a_group_that_a_command_made_is_read_back_and_forgotten(store: StateStore) -> None:
-    wish = GroupWish("sales", True, ("public.a", "s.*"), ("s.x",), 0.5, 2_000_000)
-    store.wish_group(wish)
-    store.wish_group(replace(wish, enabled=False))
-    assert store.group_wishes() == {"sales": replace(wish, enabled=False)}
+    spec = GroupSpec("sales", True, ("public.a", "s.*"), ("s.x",), 0.5, 2_000_000)
+    store.set_group_spec(spec)
+    store.set_group_spec(replace(spec, enabled=False))
+    assert store.group_specs() == {"sales": replace(spec, enabled=False)}
     store.save_tables([replace(TABLE, group="sales"), replace(TABLE, group="default", oid=9)])
     store.forget_group("sales")
-    assert store.group_wishes() == {}
+    assert store.group_specs() == {}
     assert [record.group for record in store.tables()] == ["default"]
 
 
@@ -253,7 +253,7 @@ def test_a_lease_that_is_not_confirmed_is_not_recent(
     recent = [lease.recent]
     lease.take()
     recent.append(lease.recent)
-    monkeypatch.setattr("wal2lake.control.store.lease.LEASE_SECONDS", 0.0)
+    monkeypatch.setattr("wal2lake.state.lease.LEASE_SECONDS", 0.0)
     recent.append(lease.recent)
     assert recent == [False, True, False]
     lease.release()

@@ -17,12 +17,13 @@ from psycopg.pq import ExecStatus
 
 from servers import Database
 from waiting import wait_until
+from wal2lake.capture.pipeline import Pipeline
+from wal2lake.capture.speculative import Ahead
+from wal2lake.capture.spool import Spools
+from wal2lake.capture.streamed_transactions import Demultiplexer, Streamed
 from wal2lake.changelog import ChangeLog
-from wal2lake.changelog.spool import Spools
 from wal2lake.config import SourceConfig
-from wal2lake.control.ahead import Ahead
-from wal2lake.control.pipeline import Pipeline
-from wal2lake.decode import Cut, DecodedTable, Decoder, Demultiplexer, Intake, Relation, Streamed, Target
+from wal2lake.decode import Cut, DecodedTable, Decoder, Intake, Relation, Target
 from wal2lake.decode import intake as intake_module
 from wal2lake.pgtypes import PgType, lake_type
 from wal2lake.position import ZERO

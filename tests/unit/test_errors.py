@@ -37,7 +37,7 @@ def test_the_docstring_is_the_message() -> None:
         "replication slot wal2lake_default was dropped: changes committed after 0/10 were not captured and may be "
         "missing"
     )
-    assert error.remedy == "copy the tables anew with: wal2lake tables resync --all"
+    assert error.remedy == "re-copy the tables with: wal2lake tables resync --all"
 
 
 def test_a_remedy_given_with_the_error_wins_and_may_hold_braces() -> None:

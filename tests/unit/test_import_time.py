@@ -32,7 +32,7 @@ def test_importing_the_package_takes_less_than_0_3_s_of_processor_time() -> None
     [
         "import wal2lake.cli",
         "from wal2lake import Mirror, load_config",
-        "import wal2lake.control.preflight",
+        "import wal2lake.preflight.collect",
         "import wal2lake.observe.status",
     ],
 )

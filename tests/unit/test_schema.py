@@ -49,7 +49,7 @@ def table(key: tuple[str, ...] = ("id",), identity: Identity = Identity.DEFAULT)
 
 
 def test_a_schema_survives_its_json() -> None:
-    leaf = replace(table(), heeds=(TableId("public", "near"), TableId("My Schema", "root")))
+    leaf = replace(table(), settings_from=(TableId("public", "near"), TableId("My Schema", "root")))
     for schema in (table(), leaf):
         assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from wal2lake.config import Config, GroupConfig
-from wal2lake.settings import MASK, settings
+from wal2lake.config.effective import MASK, settings
 
 FILE: dict[str, Any] = {
     "source": {"dsn": "postgresql://u:hush@db/x"},

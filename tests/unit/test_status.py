@@ -2,10 +2,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wal2lake.control.state import TableState
-from wal2lake.control.store import TableRecord
 from wal2lake.mirror import _table_status
 from wal2lake.schema import TableId
+from wal2lake.state import TableRecord
+from wal2lake.state.lifecycle import TableState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

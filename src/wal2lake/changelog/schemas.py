@@ -1,6 +1,6 @@
 """The schemas that the rows of a change log were written in: <directory>/<oid>/<version>.json, never written over.
 
-Every process that has the log reads them; capture and control may both add one.
+Every process that has the log reads them; the capture process and the run may both add one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Schemas:
             number = len(known) + 1
             directory.mkdir(parents=True, exist_ok=True)
             sync_directory(directory.parent)
-            # A number that is taken is another process's: capture writes what it sees, control what is masked.
+            # A number that is taken is another process's: capture writes what it sees, the run what is masked.
             with suppress(FileExistsError):
                 create(directory / f"{number}.json", seal(schema.to_json()))
                 return number

@@ -54,7 +54,7 @@ def logged_groups(root: Path) -> list[str]:
 class Start:
     """Where a stretch of the log begins: its first manifest has this number and continues from this position.
 
-    Between two stretches changes are missing. A table that was applied before must be copied anew.
+    Between two stretches changes are missing. A table that was applied before must be re-copied.
     """
 
     manifest: int

@@ -121,8 +121,8 @@ def check(
     ] = False,
 ) -> None:
     """Show what blocks a run, object by object, with the fix. Exit 1 if anything does."""
-    from ..control import preflight
-    from ..control.judgement import script
+    from ..preflight import collect as preflight
+    from ..preflight.checks import script
 
     findings = preflight.check(invocation(context).config())
     if sql:
@@ -146,7 +146,7 @@ def run(
         bool,
         typer.Option(
             "--resync-on-gap",
-            help="When the slot was lost: apply what was captured, then copy the tables anew without being asked.",
+            help="When the slot was lost: apply what was captured, then re-copy the tables without being asked.",
         ),
     ] = False,
 ) -> None:

@@ -43,11 +43,11 @@ def create(
     ] = None,
 ) -> None:
     """Make a group. It is kept in the state store; a run that is active takes it up without a restart."""
-    from ..control.store import GroupWish
+    from ..state import GroupSpec
 
     require_names([*(tables or []), *(exclude or [])])
-    wish = GroupWish(name, True, tuple(tables or []), tuple(exclude or []), flush_interval, flush_bytes)
-    invocation(context).mirror().create_group(wish)
+    spec = GroupSpec(name, True, tuple(tables or []), tuple(exclude or []), flush_interval, flush_bytes)
+    invocation(context).mirror().create_group(spec)
     ConsoleOutput().done(f"made group {name}; the active run takes it up, or the next")
 
 

@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..control.commands import GroupSummary
-    from ..control.preflight import Finding
-    from ..control.store import HistoryEntry
+    from ..config.effective import Setting
     from ..observe.status import GroupStatus, Status, TableStatus
     from ..observe.tail import Change
-    from ..settings import Setting
+    from ..preflight.collect import Finding
+    from ..reconcile.commands import GroupSummary
+    from ..state import HistoryEntry
 
 _PIPE_WIDTH = 200
 

@@ -1,4 +1,4 @@
-"""The first copy on a terminal: a bar per table, with rows and rate. In a pipe the log lines say enough."""
+"""The initial copy on a terminal: a bar per table, with rows and rate. In a pipe the log lines say enough."""
 
 from __future__ import annotations
 

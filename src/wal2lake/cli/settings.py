@@ -30,8 +30,8 @@ def show(context: typer.Context, json: AsJson = False) -> None:
     It asks the state store for groups that commands made; one that can't be reached is left out, with a word on stderr.
     """
     from ..config import read_file
+    from ..config.effective import settings
     from ..errors import Wal2LakeError
-    from ..settings import settings
     from .output import console
 
     given = invocation(context)

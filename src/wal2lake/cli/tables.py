@@ -82,15 +82,15 @@ def resync(
         bool, typer.Option("--together", help="At one common snapshot, instead of each at its own.")
     ] = False,
 ) -> None:
-    """Copy tables anew. The fresh copy replaces the old one in one commit: readers see the one or the other."""
+    """Copy tables again. The new copy replaces the old one in one commit: readers see the one or the other."""
     if bool(tables) == all:
         raise typer.BadParameter("name the tables, or give --all")
     require_names(tables)
     asked = invocation(context).mirror().resync(tables or [], all=all, together=together)
     if asked:
-        _done(f"copied anew {BY_WHOM}", asked)
+        _done(f"re-copied {BY_WHOM}", asked)
     else:
-        ConsoleOutput().done("no table is mirrored yet, so there is nothing to copy anew")
+        ConsoleOutput().done("no table is mirrored yet, so there is nothing to re-copy")
 
 
 @app.command(epilog="Example: wal2lake tables move public.orders --group sales")
@@ -99,7 +99,7 @@ def move(
     tables: Names,
     group: Annotated[str, typer.Option("--group", "-g", help="The group that is to mirror them.")],
 ) -> None:
-    """Mirror tables in another group. No fresh copy is made where the streams of both groups meet exactly."""
+    """Mirror tables in another group. No re-copy is made where the streams of both groups meet exactly."""
     require_names(tables)
     _done(f"moved to group {group}, when both groups run", invocation(context).mirror().move(tables, group))
 

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ..pgtypes import Kind, LakeType, Masking
 from ..schema import TableId
+from .dsn import dsn_is_valid
 
 TABLE_NAMES = 'schema.table, each part in double quotes where it holds a dot, a space or a quote: "My Schema"."a.b"'
 _LAKE_TYPES = ", ".join(k if k is not Kind.DECIMAL else "decimal(p,s)" for k in Kind) + ", or list<...> of one"
@@ -26,8 +27,6 @@ def refuse(cause: str, allowed: str) -> PydanticCustomError:
 
 
 def _dsn(value: SecretStr) -> SecretStr:
-    from ..source.facts import dsn_is_valid
-
     if not dsn_is_valid(value.get_secret_value()):
         raise refuse(
             "not a PostgreSQL connection string",
@@ -245,7 +244,7 @@ class GroupConfig(_Section):
     )
     on_incompatible: OnIncompatible = Field(
         "resync",
-        description="A change of columns that a lake table can't follow: resync copies it anew, stop waits.",
+        description="A change of columns that a lake table can't follow: resync re-copies it, stop waits.",
     )
     on_rename: OnRename = Field(
         "rename", description="What a rename of a source table does to its lake table: rename it too, or keep its name."
@@ -352,13 +351,13 @@ class TableConfig(_Section):
 NO_SETTINGS = TableConfig()
 
 
-def settings_of(tables: Mapping[str, TableConfig], id: TableId, heeds: Iterable[TableId] = ()) -> TableConfig:
+def settings_of(tables: Mapping[str, TableConfig], id: TableId, settings_from: Iterable[TableId] = ()) -> TableConfig:
     """The settings of a table, key by key: its own, else those of the tables that it heeds, the first of them first.
 
     A partition that is mirrored by itself heeds the tables above it. `target` is the name of one lake table only.
     """
     own = tables.get(str(id), NO_SETTINGS)
-    above = [section for name in heeds if (section := tables.get(str(name))) is not None]
+    above = [section for name in settings_from if (section := tables.get(str(name))) is not None]
     if not above:
         # Asked for each table in each turn of a run; putting a section together takes twenty times as long.
         return own

@@ -7,7 +7,6 @@ from .messages import Messages
 from .model import Cut, DecodedTable, Refusals, Relation, RelationColumn, Resolver, Target, TextNeeded
 from .pgoutput import Decoder
 from .spans import picked
-from .streamed import Demultiplexer, Streamed, plain
 from .undecoded import Undecoded
 
 __all__ = [
@@ -15,20 +14,17 @@ __all__ = [
     "Cut",
     "DecodedTable",
     "Decoder",
-    "Demultiplexer",
     "Intake",
     "Messages",
     "Refusals",
     "Relation",
     "RelationColumn",
     "Resolver",
-    "Streamed",
     "Target",
     "TextNeeded",
     "Undecoded",
     "batch_schema",
     "picked",
-    "plain",
     "readable",
     "slice_bytes",
     "slices",

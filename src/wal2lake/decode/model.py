@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextNeeded(Exception):
-    """The stream has values in binary form that only their text can be read of. To be asked for anew, as text."""
+    """The stream has values in binary form that only their text can be read of. To be asked for again, as text."""
 
 
 @dataclass(frozen=True)

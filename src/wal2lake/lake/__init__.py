@@ -1,6 +1,6 @@
-"""Everything that runs on Spark: the first copy of a table, and the changes that follow."""
+"""Everything that runs on Spark: the initial copy of a table, and the changes that follow."""
 
-from .engine import Lake
+from .lake import Lake
 from .model import Applied, Batch
 
 __all__ = ["Applied", "Batch", "Lake"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..schema import TableSchema
-from . import collapse, nearby, toast
+from . import collapse, key_pruning, toast
 from .collapse import column_names, key_names, refusal
-from .failure import inconsistent
+from .commit_plan import How, Plan
+from .format import TableFormat
+from .java_errors import inconsistent
 from .model import Batch
 from .names import quoted
-from .plan import How, Plan
-from .table import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,10 +36,10 @@ def apply(
             tables.overwrite(session, session.sql(_own_columns(left, schema)), schema.id)
         case How.MERGE:
             source = _collapsed(session, rows, schema, plan, name)
-            near = nearby.condition(schema, batch, plan, table_rows)
+            near = key_pruning.condition(schema, batch, plan, table_rows)
             session.sql(merge_statement(name, source, schema, plan, near))
         case How.MATCH:
-            near = nearby.condition(schema, batch, plan, table_rows)
+            near = key_pruning.condition(schema, batch, plan, table_rows)
             session.sql(match_statement(tables, _matched(tables, rows, schema, plan, near), schema, near))
     toast.close(session, plan)
 
@@ -55,7 +55,7 @@ def apply_once(
     """
     collapse.open_segments(session, schema, batch)
     rows = collapse.changes(schema, batch)
-    near = nearby.condition(schema, batch, plan, table_rows)
+    near = key_pruning.condition(schema, batch, plan, table_rows)
     try:
         session.sql(once_statement(tables.sql_name(schema.id), collapse.net(rows, schema, plan), schema, near))
     except Exception as error:

@@ -68,7 +68,7 @@ def _train(directory: Path, archive: Path) -> None:
 
     from ..config import Config, LakeConfig, SourceConfig, SparkConfig
     from .iceberg import IcebergTables
-    from .session import Driver
+    from .spark import Driver
 
     config = Config(
         source=SourceConfig(dsn=SecretStr("postgresql://nowhere")),

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from ..evolution import source_of
 from ..pgtypes import Kind, LakeType
 from ..schema import Column, TableSchema
-from .failure import INCONSISTENT
+from .commit_plan import Plan
+from .java_errors import INCONSISTENT
 from .model import Batch
 from .names import literal, quoted
-from .plan import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from ..evolution import Moved
 from ..schema import Bounds, HeapFile, TableSchema
+from .alter import selection
 from .apply import match_statement
-from .evolve import selection
+from .format import TableFormat
 from .names import quoted
 from .partition import Untranslatable, within
-from .table import TableFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

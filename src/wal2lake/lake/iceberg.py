@@ -22,15 +22,15 @@ from .. import faults
 from ..errors import CommitFailed
 from ..evolution import changes
 from ..schema import TableId, TableSchema
-from .failure import chain
+from .compaction_policy import Facts, facts_of
+from .expired_versions import ExpiredVersions
+from .format import Found, Record
 from .java import Java, jvm
+from .java_errors import chain
 from .layout import Layout
-from .lineage import ExpiredVersions
 from .metadata import NOTED, RECORD, SCHEMA, WAP, found, identity, later, local, properties_of, record_of, schema_text
 from .names import CATALOG, CATALOG_FILE, directory, quoted, sql_name
 from .replacing import Replacement
-from .table import Found, Record
-from .upkeep import Facts, facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +144,7 @@ class IcebergTables:
         return found(loaded.properties(), str(loaded.location()), summary, record, _facts(loaded, current, summary))
 
     def facts(self, session: SparkSession, loaded: Any) -> Facts:
-        """What the current version of a loaded table says that upkeep goes by."""
+        """What the current version of a loaded table says that maintenance goes by."""
         current = loaded.currentSnapshot()
         return _facts(loaded, current, self._summary(session, current))
 

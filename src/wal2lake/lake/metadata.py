@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from ..position import LakeVersion, Lsn
 from ..schema import TableSchema
-from .table import Found, Record
-from .upkeep import Facts, facts_of
+from .compaction_policy import Facts, facts_of
+from .format import Found, Record
 
 RECORD = ("wal2lake.lsn", "wal2lake.manifest", "wal2lake.changes", "wal2lake.epoch", "wal2lake.commit")
 """in the summary of a snapshot"""
@@ -51,7 +51,11 @@ def record_of(summary: Mapping[str, str]) -> Record | None:
 
 
 def found(
-    properties: Mapping[str, str], location: str, summary: Mapping[str, str], record: Record | None, upkeep: Facts
+    properties: Mapping[str, str],
+    location: str,
+    summary: Mapping[str, str],
+    record: Record | None,
+    compaction_facts: Facts,
 ) -> Found:
     """What a table says of itself. `summary` is that of its current snapshot."""
     schema = properties.get(SCHEMA)
@@ -61,7 +65,7 @@ def found(
         record=record,
         rows=_rows(summary),
         location=location,
-        upkeep=upkeep,
+        compaction_facts=compaction_facts,
         stages=properties.get(WAP) == "true",
     )
 
@@ -76,8 +80,8 @@ def described(
     `times` the number of snapshots, and when the oldest and the current one were made.
     """
     summary = summaries[0] if summaries else {}
-    upkeep = Facts() if times is None else facts_of(summary, *times)
-    return found(properties, location, summary, _newest(summaries), upkeep)
+    compaction_facts = Facts() if times is None else facts_of(summary, *times)
+    return found(properties, location, summary, _newest(summaries), compaction_facts)
 
 
 def _newest(summaries: Sequence[Mapping[str, str]]) -> Record | None:

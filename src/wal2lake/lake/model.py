@@ -9,7 +9,7 @@ from pathlib import Path
 from ..changelog.manifest import Segment, Truncation
 from ..position import NO_VERSION, ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
-from .upkeep import Facts
+from .compaction_policy import Facts
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Applied:
     """rows in the table"""
     schema: TableSchema
     """the source table's schema as the lake table has it"""
-    upkeep: Facts = field(default=Facts(), compare=False)
-    """what tells whether the table needs upkeep; may be some commits old"""
+    compaction_facts: Facts = field(default=Facts(), compare=False)
+    """what tells whether the table needs maintenance; may be some commits old"""
     version: LakeVersion = field(default=NO_VERSION, compare=False)
     """of the lake's commit; batches without effect move the position without one"""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..retry import SPARK
+
 MOST_IN_A_ROW = 5
 """JVMs that may fail or die in a row; the next one ends the run"""
 LASTING_SECONDS = 600.0
 """a JVM that has lived so long was a good one: its end is the first in a row"""
-FIRST_SECONDS = 1.0
-MOST_SECONDS = 60.0
 
 
 @dataclass
@@ -23,4 +23,4 @@ class Restarts:
         self.in_a_row = 1 if lived >= LASTING_SECONDS else self.in_a_row + 1
         if self.in_a_row > MOST_IN_A_ROW:
             return None
-        return float(min(FIRST_SECONDS * 2.0 ** (self.in_a_row - 1), MOST_SECONDS))
+        return SPARK.after(self.in_a_row)

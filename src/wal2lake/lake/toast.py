@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..schema import TableSchema
 from .collapse import column_names, key_names, last_per_key, refusal, toastable
+from .commit_plan import Plan
 from .names import quoted
-from .plan import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -329,7 +329,7 @@ def _schema(
     return TableSchema(
         table.oid, table.id, tuple(map(masked_column, columns)), told.key, told.identity, table.partitioned,
         where=chosen.where, only=tuple(sorted(chosen.columns or ())), entry=chosen.entry,
-        heeds=table.above, key_index=told.index, catalog_key=table.primary_key, by_name=chosen.by_name,
+        settings_from=table.above, key_index=told.index, catalog_key=table.primary_key, by_name=chosen.by_name,
     )  # fmt: skip
 
 
@@ -385,7 +385,7 @@ def _refuse_unknown(table: CatalogTable, settings: TableConfig) -> None:
 
 
 def copy_source(conn: Connection, source: SourceConfig, schema: TableSchema) -> CopySource:
-    """All that the first copy needs. ONLY stands in each heap's name: inheriting tables are tables of their own."""
+    """All that the initial copy needs. ONLY stands in each heap's name: inheriting tables are tables of their own."""
     parts = [heap.oid for heap in schema.heaps]
     # Who waits to alter the table waits for the copy, and whoever comes later, like this question, would wait for both.
     with explained("measuring", str(schema.id)), conn.transaction():

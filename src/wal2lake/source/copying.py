@@ -1,6 +1,6 @@
 """A table that stands still while it is copied: nobody can alter it, and it is what it was at the copy's snapshot.
 
-PostgreSQL shows the rows of a snapshot in the columns of today, and no rows at all where the table was written anew
+PostgreSQL shows the rows of a snapshot in the columns of today, and no rows at all where the table was rewritten
 since. So the table is locked against changes of its columns (readers and writers go on), and a snapshot that is older
 than the last such change is refused: the copy is tried again with a newer one.
 """
@@ -47,7 +47,7 @@ def held_still(
             )
         if (refused := catalog.outside_wal(described)) is not None:
             raise refused
-        if not settings_of(catalog.overrides_by_table(overrides), described.id, described.heeds).append_only:
+        if not settings_of(catalog.overrides_by_table(overrides), described.id, described.settings_from).append_only:
             require_telling(now, described)
         yield described
 

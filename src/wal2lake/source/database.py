@@ -1,4 +1,4 @@
-"""The source database of one group, as control sees it: one session that is opened when needed and again when lost."""
+"""The source database as a group's run sees it: one session, opened when needed and again when lost."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Source:
                 self._ask(lambda c, name=name, some=some: publication.renew(c, name, *_parts(some)))  # type: ignore[misc]
 
     def append_only(self, schema: TableSchema) -> bool:
-        return settings_of(self._settings, schema.id, schema.heeds).append_only
+        return settings_of(self._settings, schema.id, schema.settings_from).append_only
 
     def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         """Those on which PostgreSQL refuses updates and deletes while they are published; it waits for no lock."""

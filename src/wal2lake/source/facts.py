@@ -6,24 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psycopg import Error
-from psycopg.conninfo import conninfo_to_dict
-
 from ..errors import SourceBusy, UpdatesRefused, Wal2LakeError
 from ..quoting import dollar_quoted, regclass
 from ..quoting import identifier as quoted
 from ..schema import Identity, TableId, TableSchema
 from .connect import Connection, explained, query
 from .locking import wait_briefly
-
-
-def dsn_is_valid(dsn: str) -> bool:
-    """Whether libpq can read the connection string. Its own message may quote a password and is not passed on."""
-    try:
-        conninfo_to_dict(dsn)
-    except Error:
-        return False
-    return bool(dsn.strip())
 
 
 def over_unix_socket(conn: Connection) -> bool:

@@ -1,4 +1,4 @@
-"""What the other rooms know of the source: plain values, no connection in them."""
+"""What other packages know of the source: plain values, no connection in them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Heap:
 
 @dataclass(frozen=True)
 class CopySource:
-    """All that the first copy of a table needs to know."""
+    """All that the initial copy of a table needs to know."""
 
     schema: TableSchema
     heaps: tuple[Heap, ...]

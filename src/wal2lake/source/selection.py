@@ -171,7 +171,7 @@ def lost_masks(tables: Mapping[str, TableConfig], last: TableSchema | None, sche
         return ()
     if tables.get(str(schema.id), TableConfig()).model_fields_set & _WITHHOLDING:
         return ()
-    former = [name for name in (last.id, *last.heeds) if name not in (schema.id, *schema.heeds)]
+    former = [name for name in (last.id, *last.settings_from) if name not in (schema.id, *schema.settings_from)]
     return tuple(name for name in former if tables.get(str(name), TableConfig()).withholds)
 
 

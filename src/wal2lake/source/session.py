@@ -1,4 +1,4 @@
-"""The one definition of a PostgreSQL session: the settings of copies, streams, control and the state store.
+"""The one definition of a PostgreSQL session: the settings of copies, streams, ordinary sessions and the state store.
 
 A value's text, a filter's meaning and the time that a statement may take must not depend on what the role, the
 database or the environment has set. `options` of the startup packet are not enough: libpq sends PGTZ and PGDATESTYLE

@@ -17,14 +17,14 @@ import pytest
 import wal2lake.mirror
 from wal2lake.cli import main
 from wal2lake.config import GroupConfig
-from wal2lake.control.commands import GroupSummary
-from wal2lake.control.store import GroupWish, HistoryEntry
 from wal2lake.errors import GroupHeld
 from wal2lake.mirror import OnceResult, RunOptions
 from wal2lake.observe.status import Status, TableStatus
 from wal2lake.observe.tail import Change
 from wal2lake.position import Lsn
+from wal2lake.reconcile.commands import GroupSummary
 from wal2lake.schema import TableId
+from wal2lake.state import GroupSpec, HistoryEntry
 
 DSN = "postgresql://user:hush@127.0.0.1:1/shop"
 STREAMING = TableStatus("public.a", "default", "STREAMING", "WAL", Lsn(16), 3, 0, 0.0, None)
@@ -70,8 +70,8 @@ class FakeMirror:
     def groups(self) -> tuple[GroupSummary, ...]:
         return (GroupSummary("g", "nowhere", False, None, "DISABLED", ("public.*",), (), 3, "wal2lake_g_x"),)
 
-    def create_group(self, wish: GroupWish) -> None:
-        self.asked.append(wish)
+    def create_group(self, spec: GroupSpec) -> None:
+        self.asked.append(spec)
 
     def enable_group(self, name: str, enabled: bool = True) -> None:
         self.asked.append((name, enabled))
@@ -334,7 +334,7 @@ def test_what_is_asked_of_groups_is_passed_on(
     assert main(["-c", file, "groups", "disable", "g"]) == 0
     assert "holds WAL" in capsys.readouterr().out
     assert main(["-c", file, "groups", "enable", "g"]) == 0
-    assert mirror.asked == [GroupWish("g", True, ("s.*", "public.x"), ("s.y",), 2.0), ("g", False), ("g", True)]
+    assert mirror.asked == [GroupSpec("g", True, ("s.*", "public.x"), ("s.y",), 2.0), ("g", False), ("g", True)]
     assert [main(["-c", file, "groups", "drop", name]) for name in ("gone", "busy")] == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""The bars of the first copy."""
+"""The bars of the initial copy."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
 
 from wal2lake import errors
-from wal2lake.control.resolver import withheld
+from wal2lake.capture.relations import withheld
 from wal2lake.pgtypes import STRING, Masking, masked
 from wal2lake.schema import Identity, TableSchema
 

@@ -15,7 +15,7 @@ from wal2lake.source.selection import lost_masks, require_masks
 ROOT, LEAF, OTHER = (TableId("public", name) for name in ("root", "leaf", "other"))
 CLEAR = TableSchema(7, LEAF, (Column("email", 25, -1, "text", STRING),), (), Identity.FULL)
 MASKED = replace(CLEAR, columns=(replace(CLEAR.columns[0], mask=Masking.NULL),))
-LEAF_OF_ROOT = replace(MASKED, heeds=(ROOT,))
+LEAF_OF_ROOT = replace(MASKED, settings_from=(ROOT,))
 OTHER_COLUMN = Column("other", 25, -1, "text", STRING)
 HASHED = replace(OTHER_COLUMN, mask=Masking.SHA256)
 FILTER = TableConfig(where="true")
@@ -26,14 +26,14 @@ MASKS = TableConfig(mask={"email": Masking.NULL})
     ("tables", "last", "schema", "lost"),
     [
         ({"public.root": MASKS}, LEAF_OF_ROOT, CLEAR, (ROOT,)),  # detached
-        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, heeds=(OTHER,)), (ROOT,)),  # its root was renamed
+        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, settings_from=(OTHER,)), (ROOT,)),  # its root was renamed
         ({"public.root": MASKS}, replace(MASKED, id=ROOT), CLEAR, (ROOT,)),  # renamed
         ({"public.root": MASKS, "public.leaf": TableConfig(flush_interval=9)}, LEAF_OF_ROOT, CLEAR, (ROOT,)),
         ({"public.root": MASKS, "public.leaf": TableConfig(mask={})}, LEAF_OF_ROOT, CLEAR, ()),
         ({}, LEAF_OF_ROOT, CLEAR, ()),  # somebody has taken the masks out
-        ({}, LEAF_OF_ROOT, replace(CLEAR, heeds=(ROOT,)), ()),
-        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(MASKED, heeds=(OTHER,)), ()),
-        ({"public.root": MASKS}, replace(CLEAR, heeds=(ROOT,)), CLEAR, ()),
+        ({}, LEAF_OF_ROOT, replace(CLEAR, settings_from=(ROOT,)), ()),
+        ({"public.root": MASKS}, LEAF_OF_ROOT, replace(MASKED, settings_from=(OTHER,)), ()),
+        ({"public.root": MASKS}, replace(CLEAR, settings_from=(ROOT,)), CLEAR, ()),
         ({"public.root": MASKS}, None, CLEAR, ()),
         ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(*CLEAR.columns, HASHED)), (ROOT,)),
         ({"public.root": MASKS}, LEAF_OF_ROOT, replace(CLEAR, columns=(OTHER_COLUMN,)), ()),

@@ -58,7 +58,7 @@ class Line:
             if kind == _COPY_BOTH:
                 self._drop(done)
                 return True
-            self._heed(kind, at, done)
+            self._handle(kind, at, done)
         self._drop(done)
         self._require_open()
         return False
@@ -153,12 +153,12 @@ class Line:
         for kind, at, end in self._frames():
             body = bytes(self._buffer[at:end])
             if kind != _COPY_DATA or not body:
-                self._heed(kind, at, end)
+                self._handle(kind, at, end)
             else:
                 (keepalives if body[0] == _KEEPALIVE else messages).append(body)
         return Arrived(Messages.of(messages), keepalives)
 
-    def _heed(self, kind: int, at: int, end: int) -> None:
+    def _handle(self, kind: int, at: int, end: int) -> None:
         if kind in (_ERROR, _NOTICE):
             said = _said(bytes(self._buffer[at:end]))
             if kind == _ERROR:

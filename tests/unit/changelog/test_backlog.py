@@ -1,0 +1,152 @@
+"""The queues of manifests: what waits for each table, and what no table needs any more."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from datetime import UTC, datetime
+
+from wal2lake.changelog import ChangeLog, Manifest, Segment, TableCut
+from wal2lake.changelog.backlog import READ_AT_ONCE, Backlog
+from wal2lake.position import Lsn
+
+
+def publish(log: ChangeLog, *oids: int) -> None:
+    to = Lsn(log.position() + 100)
+    cuts = {oid: TableCut(oid, f"t{oid}", (Segment(f"{oid}.parquet", 1, 1, 1, 1, 0, 0, 0, 0),)) for oid in oids}
+    log.publish(to, 1, datetime(2024, 1, 1, tzinfo=UTC), cuts)
+
+
+def reading(log: ChangeLog) -> Backlog:
+    backlog = Backlog(ChangeLog(log.directory.parent, "g"))
+    backlog.begin()
+    return backlog
+
+
+def waiting(backlog: Backlog, oid: int, after: int = 0) -> list[int]:
+    return [manifest.number for manifest in backlog.after(oid, after)]
+
+
+def test_each_table_waits_for_the_manifests_that_name_it(log: ChangeLog) -> None:
+    publish(log, 1, 2)
+    publish(log, 2)
+    backlog = reading(log)
+    assert [(oid, part.number, set(part.tables)) for oid, part in backlog.read()] == [
+        (1, 1, {1}), (2, 1, {2}), (2, 2, {2}),
+    ]  # fmt: skip
+    assert (waiting(backlog, 1), waiting(backlog, 2), waiting(backlog, 3)) == ([1], [1, 2], [])
+    assert (backlog.seen, backlog.position) == (2, Lsn(300))
+
+
+def test_only_what_is_new_is_read(log: ChangeLog) -> None:
+    backlog = reading(log)
+    assert list(backlog.read()) == []
+    publish(log, 1)
+    assert len(list(backlog.read())) == 1
+    assert list(backlog.read()) == []
+    publish(log, 1)
+    assert [part.number for _, part in backlog.read()] == [2]
+
+
+def test_a_backlog_begins_with_what_was_kept(log: ChangeLog) -> None:
+    for _ in range(3):
+        publish(log, 1)
+    log.retire(1)
+    backlog = reading(log)
+    assert [part.number for _, part in backlog.read()] == [2, 3]
+
+
+def test_what_a_table_has_is_taken_off_its_queue_alone(log: ChangeLog) -> None:
+    for _ in range(3):
+        publish(log, 1, 2)
+    backlog = reading(log)
+    list(backlog.read())
+    assert waiting(backlog, 1, after=2) == [3]
+    assert waiting(backlog, 2) == [1, 2, 3]
+
+
+def test_a_table_that_has_less_than_was_known_gets_its_manifests_again(log: ChangeLog) -> None:
+    for _ in range(4):
+        publish(log, 1, 2)
+    publish(log, 2)
+    backlog = reading(log)
+    list(backlog.read())
+    assert waiting(backlog, 1, after=4) == []
+    assert waiting(backlog, 1, after=2) == [3, 4]
+    backlog.retire(3)
+    assert waiting(backlog, 1, after=0) == [4], "those that were retired can't come again"
+
+
+def test_retired_manifests_wait_for_nobody(log: ChangeLog) -> None:
+    for _ in range(3):
+        publish(log, 1, 2)
+    backlog = reading(log)
+    list(backlog.read())
+    assert not backlog.has_rubbish()
+    backlog.retire(2)
+    assert (waiting(backlog, 1), waiting(backlog, 2)) == ([3], [3])
+    assert backlog.has_rubbish() and log.has(1)
+    backlog.delete()
+    assert [log.has(number) for number in (1, 2, 3)] == [False, False, True]
+    assert not backlog.has_rubbish()
+
+
+def test_positions_follow_a_new_stretch(log: ChangeLog) -> None:
+    publish(log, 1)
+    backlog = reading(log)
+    list(backlog.read())
+    log.begin(Lsn(5000))
+    backlog.begin()
+    assert (backlog.seen, backlog.position) == (1, Lsn(5000))
+    publish(log, 1)
+    assert [part.number for _, part in backlog.read()] == [3]
+
+
+def paused_for_long(log: ChangeLog, count: int) -> None:
+    """What is there after a table was paused for so many flushes; written without waiting for the disk each time."""
+    publish(log, 1)
+    (first,) = log.after(0)
+    for number in range(2, count + 1):
+        start = Lsn(first.to_lsn + number)
+        segment = Segment(f"segments/1/{number}.parquet", 1, 1000, 1, 1, 0, 0, 0, 0)
+        made = Manifest(number, Lsn(start - 1) if number > 2 else first.to_lsn, start, 1, first.commit_ts,
+                        {1: TableCut(1, "public.t", (segment,))})  # fmt: skip
+        (log.directory / "manifests" / f"{number}.json").write_text(made.to_json())
+
+
+def test_a_long_backlog_is_taken_in_piece_by_piece_and_takes_little_memory(log: ChangeLog) -> None:
+    count = 5000
+    paused_for_long(log, count)
+    backlog = reading(log)
+    positions = []
+    tracemalloc.start()
+    try:
+        while not backlog.complete:
+            assert sum(1 for _ in backlog.read()) <= READ_AT_ONCE
+            positions.append(backlog.position)
+        backlog._log._cache.clear()
+        gc.collect()
+        # Other threads of the tests allocate memory, too.
+        ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/wal2lake/*")])
+        used = sum(trace.size for trace in ours.traces)
+    finally:
+        tracemalloc.stop()
+    assert positions == sorted(positions) and len(positions) == count // READ_AT_ONCE + 1
+    assert backlog.position == log.position() and backlog.seen == count
+    assert used < count * 800, "of each manifest only its number, its size and its end are kept"
+    queue = backlog.after(1, 0)
+    assert (len(queue), queue.bytes) == (count, (count - 1) * 1000 + 1)
+    assert next(iter(queue)).number == 1, "what it holds is read when it is asked for"
+    rest = backlog.after(1, count - 1)
+    assert ([part.number for part in rest], rest.bytes) == ([count], 1000)
+
+
+def test_a_position_is_not_told_before_all_up_to_it_is_read(log: ChangeLog) -> None:
+    paused_for_long(log, READ_AT_ONCE + 1)
+    backlog = reading(log)
+    assert backlog.position == Lsn(0)
+    steps = []
+    for _ in range(2):
+        list(backlog.read())
+        steps.append((backlog.complete, backlog.position == log.position()))
+    assert steps == [(False, False), (True, True)]

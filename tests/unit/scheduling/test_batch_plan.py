@@ -1,0 +1,265 @@
+from dataclasses import replace
+from pathlib import Path
+
+from wal2lake.changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
+from wal2lake.errors import CopyNeeded, SchemaChanged, ValueRefused
+from wal2lake.lake.model import Applied
+from wal2lake.pgtypes import LakeType
+from wal2lake.position import Lsn
+from wal2lake.reconcile.change_policy import Policy
+from wal2lake.scheduling.batch_plan import Limit, LogView, Plan, Until, plan
+from wal2lake.schema import Column, Identity, TableId, TableSchema
+
+INT = LakeType.parse("int")
+STRING = LakeType.parse("string")
+ID, N = Column("id", 23, -1, "integer", INT, attnum=1), Column("n", 23, -1, "integer", INT, attnum=2)
+OLD = TableSchema(7, TableId("public", "t"), (ID,), ("id",), Identity.DEFAULT)
+NEW = replace(OLD, columns=(ID, N))
+REKEYED = replace(NEW, key=("n",))
+WHOLE = replace(OLD, key=(), identity=Identity.FULL)
+RETYPED = replace(NEW, columns=(ID, replace(N, type_oid=25, lake=STRING)))
+PARTED = replace(OLD, partitioned=True, key_index=70)
+REMADE = replace(PARTED, key_index=71)
+SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD, 6: WHOLE, 7: PARTED, 8: REMADE}
+
+
+def segment(name: str, schema: int = 1, size: int = 10) -> Segment:
+    return Segment(name, 1, size, schema, 1, 0, 0, 0, 0)
+
+
+def manifest(number: int, *segments: Segment, **cut: object) -> Manifest:
+    tables = {7: TableCut(7, "public.t", segments, **cut)} if segments or cut else {}  # type: ignore[arg-type]
+    return Manifest(number, Lsn(number * 100), Lsn(number * 100 + 100), 1, None, tables)
+
+
+def planned(
+    applied_lsn: int,
+    applied_manifest: int,
+    *manifests: Manifest,
+    limit: int = 1000,
+    segments: int = 1000,
+    rows: int = 1000,
+    newest: Manifest | None = None,
+    schema: TableSchema = OLD,
+    stop: bool = False,
+    exchanged: Until | None = None,
+) -> Plan:
+    commits = {"before": (Lsn(110), Lsn(150)), "mixed": (Lsn(150), Lsn(170)), "after": (Lsn(450), Lsn(450))}
+    view = LogView(
+        lambda _, version: SCHEMAS[version],
+        lambda s: Path(s.file),
+        lambda s: commits.get(s.file, (Lsn(160), Lsn(999))),
+        lambda s: (commits.get(s.file, (Lsn(160), Lsn(999)))[0], s.schema),
+    )
+    applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
+    return plan(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop), exchanged)
+
+
+def files(result: Plan) -> list[str]:
+    assert result.batch is not None
+    return [str(path) for path, _ in result.batch.segments]
+
+
+def test_a_batch_holds_whole_manifests_that_are_not_applied() -> None:
+    result = planned(
+        200, 1, manifest(1, segment("a")), manifest(2, segment("b")), manifest(3), manifest(4, segment("c"))
+    )
+    assert files(result) == ["b", "c"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest, result.batch.skip_before) == (Lsn(500), 4, None)
+
+
+def test_nothing_new_gives_no_batch() -> None:
+    assert planned(200, 1, manifest(1, segment("a"))) == Plan(None, None)
+
+
+def test_a_manifest_that_begins_before_the_copy_is_read_from_the_copy_on() -> None:
+    result = planned(250, 1, manifest(2, segment("b")))
+    assert result.batch is not None
+    assert result.batch.skip_before == Lsn(250)
+
+
+def test_a_manifest_wholly_before_the_copy_does_not_move_the_position_back() -> None:
+    result = planned(450, 1, manifest(2, segment("b")))
+    assert result.batch is not None
+    assert result.batch.to_lsn == Lsn(450)
+
+
+def test_a_batch_ends_in_front_of_the_manifest_that_would_overfill_it() -> None:
+    result = planned(
+        100, 0, manifest(1, segment("a", size=600)), manifest(2, segment("b", size=400)), manifest(3, segment("c"))
+    )
+    assert files(result) == ["a", "b"]
+    assert result.batch is not None
+    assert result.batch.to_manifest == 2
+
+
+def test_a_transaction_larger_than_a_batch_is_one_batch() -> None:
+    large = manifest(2, segment("b", size=700), segment("c", size=700))
+    assert files(planned(100, 0, manifest(1, segment("a")), large)) == ["a"]
+    assert files(planned(200, 1, large, manifest(3, segment("d")))) == ["b", "c"]
+
+
+def test_a_batch_that_takes_all_ends_at_the_newest_manifest() -> None:
+    result = planned(100, 0, manifest(1, segment("a")), newest=manifest(9))
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest) == (Lsn(1000), 9)
+
+
+def test_a_batch_that_leaves_something_ends_in_front_of_it() -> None:
+    refusal = Refusal(Lsn(350), 1, "ValueRefused", {"table": "public.t"})
+    for rest in (manifest(3, segment("b", size=1000)), manifest(3, refusals=(refusal,))):
+        result = planned(100, 0, manifest(1, segment("a")), rest, newest=manifest(9))
+        assert result.batch is not None
+        assert result.batch.to_manifest == 1
+
+
+def test_a_refusal_stops_in_front_of_its_manifest() -> None:
+    refusal = Refusal(Lsn(250), 1, "ValueRefused", {"table": "public.t", "column": "n"})
+    result = planned(100, 0, manifest(1, segment("a")), manifest(2, segment("b"), refusals=(refusal,)), manifest(3))
+    assert files(result) == ["a"]
+    assert isinstance(result.obstacle, ValueRefused)
+
+
+def test_a_refusal_that_the_copy_is_past_is_no_obstacle() -> None:
+    refusal = Refusal(Lsn(210), 1, "ValueRefused", {"table": "public.t"})
+    result = planned(211, 1, manifest(2, segment("b"), refusals=(refusal,)))
+    assert (files(result), result.obstacle) == (["b"], None)
+
+
+def test_a_batch_spans_schemas_and_ends_in_the_last() -> None:
+    result = planned(100, 0, manifest(1, segment("a")), manifest(4, segment("after", schema=2)))
+    assert (files(result), result.obstacle) == (["a", "after"], None)
+    assert result.batch is not None and result.batch.schema is not None
+    assert result.batch.schema.names == ("id", "n")
+    assert (result.batch.written, result.batch.since) == ({1: OLD, 2: NEW}, Lsn(450))
+
+
+def test_columns_that_come_and_go_within_a_batch_are_no_change() -> None:
+    result = planned(100, 0, manifest(1, segment("a", 1), segment("b", 2), segment("c", 5)))
+    assert files(result) == ["a", "b", "c"]
+    assert result.batch is not None
+    assert result.batch.schema is None
+
+
+def test_columns_that_the_table_has_got_already_are_not_taken_back() -> None:
+    result = planned(
+        100,
+        0,
+        manifest(1, segment("a"), segment("b", schema=2)),
+        schema=replace(RETYPED, columns=NEW.columns, version=2),
+    )
+    assert (files(result), result.obstacle) == (["a", "b"], None)
+    assert result.batch is not None
+    assert result.batch.schema is None
+
+
+def test_a_change_that_the_lake_cannot_follow_asks_for_a_copy_or_stops() -> None:
+    manifests = manifest(1, segment("a", 2)), manifest(4, segment("after", schema=4))
+    result = planned(100, 0, *manifests, schema=NEW)
+    assert result.batch is None
+    assert isinstance(result.obstacle, CopyNeeded)
+    result = planned(100, 0, *manifests, schema=NEW, stop=True)
+    assert files(result) == ["a"]
+    assert isinstance(result.obstacle, SchemaChanged)
+    assert "column n became" in str(result.obstacle)
+
+
+def test_another_key_ends_the_batch_within_the_manifest() -> None:
+    changes = manifest(1, segment("before", 2), segment("later", 3), truncations=(Truncation(Lsn(120), 0),))
+    result = planned(100, 0, changes, schema=NEW)
+    assert files(result) == ["before"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest, result.batch.schema) == (Lsn(160), 0, None)
+    rest = planned(160, 0, changes, schema=NEW)
+    assert files(rest) == ["later"]
+    assert rest.batch is not None and rest.batch.schema is not None
+    assert (rest.batch.schema.key, rest.batch.skip_before, rest.batch.to_manifest) == (("n",), Lsn(160), 1)
+
+
+def test_another_key_within_a_transaction_that_has_rows_of_both_needs_a_copy() -> None:
+    result = planned(100, 0, manifest(1, segment("mixed", 2), segment("later", 3)), schema=NEW)
+    assert isinstance(result.obstacle, CopyNeeded)
+
+
+def test_a_segment_of_an_older_schema_that_the_copy_is_past_is_left_out() -> None:
+    result = planned(200, 0, manifest(1, segment("before", schema=2), segment("a")))
+    assert (files(result), result.obstacle) == (["a"], None)
+
+
+def test_a_truncation_that_the_copy_is_past_is_left_out() -> None:
+    result = planned(250, 1, manifest(2, truncations=(Truncation(Lsn(249), 0), Truncation(Lsn(250), 0))))
+    assert result.batch is not None
+    assert [t.commit_lsn for t in result.batch.truncations] == [Lsn(250)]
+
+
+def test_rows_that_were_sent_whole_are_matched_whole_though_the_catalog_has_shown_a_key_since() -> None:
+    # The lake table was given the key by a look at the catalog; its columns had followed this version before.
+    result = planned(200, 1, manifest(2, segment("after", 6)), schema=replace(OLD, version=6))
+    assert result.batch is not None
+    assert result.batch.schema is not None
+    assert (result.batch.schema.key, result.batch.schema.identity) == ((), Identity.FULL)
+
+
+def test_rows_with_a_key_after_rows_without_one_begin_a_batch() -> None:
+    result = planned(100, 1, manifest(2, segment("before", 6), segment("mixed", 5)), schema=replace(WHOLE, version=4))
+    assert isinstance(result.obstacle, CopyNeeded)  # both in one commit
+    result = planned(100, 1, manifest(2, segment("before", 6), segment("after", 5)), schema=replace(WHOLE, version=4))
+    assert files(result) == ["before"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.obstacle) == (Lsn(450), None)
+
+
+def test_another_key_over_the_same_columns_of_a_partitioned_table_needs_a_copy() -> None:
+    result = planned(200, 1, manifest(2, segment("after", 7)), schema=PARTED)
+    assert files(result) == ["after"]
+    result = planned(200, 1, manifest(2, segment("after", 8)), schema=PARTED)
+    assert isinstance(result.obstacle, CopyNeeded)
+    assert result.batch is None
+
+
+def test_a_batch_ends_in_front_of_the_manifest_that_would_make_it_too_many_segments_or_rows() -> None:
+    waiting = [manifest(number, segment(f"{number}a"), segment(f"{number}b")) for number in range(1, 6)]
+    assert files(planned(100, 0, *waiting, segments=5)) == ["1a", "1b", "2a", "2b"]
+    assert files(planned(100, 0, *waiting, segments=1)) == ["1a", "1b"], "a manifest is never split"
+    assert files(planned(100, 0, *waiting, rows=7)) == ["1a", "1b", "2a", "2b", "3a", "3b"]
+
+
+AT_160 = Until(Lsn(160), frozenset({11}))
+
+
+def test_a_batch_before_an_exchange_ends_within_a_manifest() -> None:
+    gone = (
+        Truncation(Lsn(155), 0, 11, "bounds"),
+        Truncation(Lsn(156), 0, 12, "bounds"),
+        Truncation(Lsn(170), 0, 12, "bounds"),
+    )
+    cut = manifest(1, segment("before", 7), segment("mixed", 7), segment("later", 7), truncations=gone)
+    result = planned(100, 0, cut, schema=PARTED, exchanged=AT_160)
+    assert files(result) == ["before", "mixed"]
+    batch = result.batch
+    assert batch is not None
+    assert (batch.to_lsn, batch.to_manifest, batch.end_before, batch.left_out) == (
+        Lsn(160),
+        0,
+        Lsn(160),
+        AT_160.left_out,
+    )
+    assert batch.truncations == gone[1:2]
+
+
+def test_a_batch_before_an_exchange_does_not_end_there_if_it_is_full_before() -> None:
+    first = Until(Lsn(250))
+    result = planned(100, 0, manifest(1, segment("a", size=900)), manifest(2, segment("b", size=900)), exchanged=first)
+    assert files(result) == ["a"]
+    assert result.batch is not None
+    assert (result.batch.to_lsn, result.batch.to_manifest) == (Lsn(200), 1)
+
+
+def test_partitions_that_the_log_tells_of_are_remembered_before_their_changes_come() -> None:
+    told = replace(segment("a", 7), leaves=(11,))
+    result = planned(100, 0, manifest(1, told), schema=PARTED)
+    assert result.batch is not None and result.batch.schema is not None
+    assert [heap.oid for heap in result.batch.schema.heaps] == [11]
+    known = planned(100, 0, manifest(1, told), schema=result.batch.schema)
+    assert known.batch is not None and known.batch.schema is None
