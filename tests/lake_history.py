@@ -25,7 +25,7 @@ from wal2lake.config import SourceConfig
 from wal2lake.lake import Applied, Batch, Lake
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId, TableSchema
-from wal2lake.source import catalog
+from wal2lake.source import catalog, copy_plan
 from wal2lake.source.model import CopySource, ExportedSnapshot
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ def describe(database: Database, name: TableId) -> TableSchema:
 
 def copy_source(database: Database, schema: TableSchema) -> CopySource:
     with database.connect() as connection:
-        return catalog.copy_source(connection, SourceConfig(dsn=database.dsn), schema)
+        return copy_plan.copy_source(connection, SourceConfig(dsn=database.dsn), schema)
 
 
 class Snapshot:

@@ -26,6 +26,11 @@ def identifier(*names: str) -> str:
     return ".".join(_unicode('"', name) for name in names)
 
 
+def plain(name: str) -> str:
+    """A name in double quotes with every character as it is: for what we send, not for what people paste."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def literal(text: str) -> str:
     """A string for PostgreSQL, with standard_conforming_strings as it is by default."""
     return _unicode("'", text)
@@ -40,7 +45,7 @@ def _unicode(quote: str, text: str) -> str:
 
 def regclass(*names: str) -> str:
     """A string for PostgreSQL that its regclass type reads as a name."""
-    return literal(".".join('"' + name.replace('"', '""') + '"' for name in names))
+    return literal(".".join(map(plain, names)))
 
 
 def dollar_quoted(body: str) -> str:

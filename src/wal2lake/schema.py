@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from . import quoting
 from .change import MetaNames
 from .pgtypes import LakeType, Masking
 
@@ -257,7 +258,7 @@ def _readable(name: str) -> str:
     plain = name.replace("_", "a").replace("$", "a")
     if plain.isalnum() and name == name.lower() and not name[0].isdigit():
         return name
-    return '"' + name.replace('"', '""') + '"'
+    return quoting.plain(name)
 
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')

@@ -10,7 +10,7 @@ from servers import Database
 from wal2lake.config import SourceConfig, TableConfig
 from wal2lake.errors import ConfigError
 from wal2lake.schema import Identity, TableId, TableSchema
-from wal2lake.source import Connection, catalog, connect, matching, slot
+from wal2lake.source import Connection, catalog, connect, copy_plan, matching, slot
 
 
 @pytest.fixture
@@ -159,13 +159,13 @@ def test_copy_source_has_sizes_without_statistics_and_keeps_children_out(conn: C
         "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 100) i; INSERT INTO child VALUES (1)"
     )
     source = SourceConfig(dsn=database.dsn)
-    empty = catalog.copy_source(conn, source, described(conn, database, "child"))
-    copied = catalog.copy_source(conn, source, described(conn, database, "t"))
+    empty = copy_plan.copy_source(conn, source, described(conn, database, "child"))
+    copied = copy_plan.copy_source(conn, source, described(conn, database, "t"))
     assert copied.heaps[0].sql_name == 'ONLY "public"."t"' and copied.heaps[0].pages > 10
     assert copied.heaps[0].average_row_bytes >= 1 and empty.heaps[0].pages == 1
     assert copied.wires[1].sql == '"q""`"' and copied.wires[1].spark == '`q"```'
     database.execute("ANALYZE t")
-    assert 500 < catalog.copy_source(conn, source, described(conn, database, "t")).heaps[0].average_row_bytes < 5000
+    assert 500 < copy_plan.copy_source(conn, source, described(conn, database, "t")).heaps[0].average_row_bytes < 5000
     assert "password" not in repr(copied)
 
 
@@ -186,10 +186,10 @@ def test_a_value_that_does_not_fit_is_found_with_its_key(
     database.execute(f'CREATE TABLE t (a int, "B" text, v {column}, PRIMARY KEY (a, "B"))')
     database.execute("INSERT INTO t SELECT i, 'x', NULL FROM generate_series(1, 50) i")
     schema = described(conn, database, "t")
-    assert catalog.find_unfit(conn, schema) is None
+    assert copy_plan.find_unfit(conn, schema) is None
     with slot.create(SourceConfig(dsn=database.dsn), "wal2lake_unfit", "g", temporary=True) as held:
         database.execute(f"INSERT INTO t VALUES (77, 'k', {value})")
-        assert catalog.find_unfit(conn, schema, held.snapshot.name) is None
-    error = catalog.find_unfit(conn, schema)
+        assert copy_plan.find_unfit(conn, schema, held.snapshot.name) is None
+    error = copy_plan.find_unfit(conn, schema)
     assert error is not None and (error.fields["column"], error.fields["key"]) == ("v", "a=77, B=k")
     assert what in str(error) and "string" in error.remedy

@@ -2,7 +2,8 @@
 
 from .checksum import verify
 from .manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from .store import ChangeLog, Origin, Start, logged_groups
+from .origin import Origin, Start
+from .store import ChangeLog, logged_groups
 
 __all__ = [
     "ChangeLog",

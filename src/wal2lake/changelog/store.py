@@ -22,11 +22,10 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
@@ -35,6 +34,7 @@ from .checksum import verify
 from .durable import belongs_to_another, create, read, replace, sync_directory
 from .leaves import Leaves
 from .manifest import Manifest, Segment, TableCut
+from .origin import Identity, Origin, Start
 from .schemas import Schemas
 from .witness import Witness
 
@@ -48,40 +48,6 @@ _CACHED_MANIFESTS = 512
 def logged_groups(root: Path) -> list[str]:
     """The groups that have a log."""
     return sorted(path.parent.name for path in root.glob("*/group.json"))
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a stretch of the log begins: its first manifest has this number and continues from this position.
-
-    Between two stretches changes are missing. A table that was applied before must be re-copied.
-    """
-
-    manifest: int
-    lsn: Lsn
-
-    def continues(self, manifest: int, lsn: Lsn) -> bool:
-        """Whether a table that has all manifests up to one, at a position, can follow."""
-        return lsn >= self.lsn and (self.manifest == 1 or manifest >= self.manifest)
-
-
-class Identity(Protocol):
-    """What tells one database of one cluster from every other."""
-
-    @property
-    def system_identifier(self) -> str: ...
-
-    @property
-    def database_oid(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The database and the slot that a log is from."""
-
-    system_identifier: str
-    database_oid: int
-    slot: str
 
 
 class ChangeLog:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from .. import quoting
 from ..source.model import BLOCK_BYTES, CopySource, ExportedSnapshot, Heap, filtered
 from ..source.session import SET_FOR_COPY
 from .names import quoted
@@ -59,9 +60,9 @@ def tasks(pages: int, count: int, cores: int) -> int:
 
 
 def init_statement(snapshot: str) -> str:
-    name = snapshot.replace("'", "''")
     # The driver sends settings of its own after those of the startup packet.
-    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{name}'; {SET_FOR_COPY}"
+    shared = f"SET TRANSACTION SNAPSHOT {quoting.literal(snapshot)}"
+    return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; {shared}; {SET_FOR_COPY}"
 
 
 def subquery(source: CopySource, heap: Heap) -> str:

@@ -20,10 +20,6 @@ from typing import TYPE_CHECKING
 from .. import faults
 from ..errors import (
     CommitFailed,
-    ForeignTable,
-    LakePositionLost,
-    LakeRolledBack,
-    LakeTableGone,
     LakeUnwritable,
     RowsNotKept,
     SparkLost,
@@ -32,7 +28,7 @@ from ..errors import (
     advise,
 )
 from ..evolution import facts_differ
-from ..position import LakeVersion, Lsn
+from ..position import LakeVersion
 from ..quoting import toml
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
@@ -48,6 +44,17 @@ from .java_errors import copy_failure, lake_failure
 from .model import Applied, Batch, Into
 from .names import OURS
 from .pending_files import PendingFiles
+from .records import (
+    already_applied,
+    applied_of,
+    as_record,
+    includes,
+    next_version,
+    not_ours,
+    require_own,
+    still_at,
+    table_gone,
+)
 from .restarts import MOST_IN_A_ROW, Restarts
 from .spark import Driver
 
@@ -193,13 +200,13 @@ class Lake:
         if self._waits_for_demand and not self._pending_files.noted(source_id) and self._tables.in_sqlite:
             try:
                 found = without_spark.find(self._path, table)
-                return None if found is None else _applied(_require_own(found, table, source_id), table)
+                return None if found is None else applied_of(require_own(found, table, source_id), table)
             except without_spark.NotPlain:
                 log.debug("%s: only Iceberg itself can read it", table)
         with self._work("reading", table) as session:
             self._pending_files.clear(session, source_id)
             found = self._own(session, table, source_id)
-        return None if found is None else _applied(found, table)
+        return None if found is None else applied_of(found, table)
 
     def holder(self, table: TableId) -> str | None:
         """The id of the source table that a lake table was made from; None if the lake has no such table.
@@ -209,7 +216,7 @@ class Lake:
         with self._work("reading", table) as session:
             found = self._tables.find(session, table)
         if found is not None and found.source is None:
-            raise _foreign(table)
+            raise not_ours(table)
         return None if found is None else found.source
 
     def has(self, table: TableId, source_id: str) -> bool:
@@ -264,10 +271,10 @@ class Lake:
             self._pending_files.done(source_id)
             made = self._own(quiet, table, source_id)
         if made is None:
-            raise _gone(table)
+            raise table_gone(table)
         self._with_copies.discard(table)
         progress(made.rows)
-        return _applied(made, table)
+        return applied_of(made, table)
 
     def apply(self, applied: Applied, batch: Batch, source_id: str, epoch: int = 0) -> Applied:
         """Bring a batch into its table in one commit, or find that it is there already; the record afterwards.
@@ -290,7 +297,7 @@ class Lake:
     def _commit(self, applied: Applied, batch: Batch, planned: Plan, source_id: str, epoch: int) -> Applied:
         table = applied.schema.id
         changes = applied.changes + batch.changes
-        record = Record(batch.to_lsn, batch.to_manifest, changes, _next(applied.version, epoch))
+        record = Record(batch.to_lsn, batch.to_manifest, changes, next_version(applied.version, epoch))
         staged = self._tables.new_stage()
         settings = dict(self._tables.commit_settings(record, staged))
         if applied.rows + batch.rows < _SMALL:
@@ -302,15 +309,15 @@ class Lake:
         try:
             with self._work("applying changes to", table, settings) as session:
                 found = self._there(session, table, source_id)
-                now, already = _already(_applied(found, table), applied, batch, epoch)
+                now, already = already_applied(applied_of(found, table), applied, batch, epoch)
                 if already:
                     return now
                 self._tables.stage(session, table, found)
                 staged = self._write(session, applied, batch, planned, staged, record)
                 faults.reached(faults.LAKE_STAGED)
-                published = self._tables.publish(session, table, staged, _record(now))
+                published = self._tables.publish(session, table, staged, as_record(now))
                 faults.reached(faults.LAKE_COMMITTED)
-                return _applied(published, table)
+                return applied_of(published, table)
         except Wal2LakeError as error:
             # The commit may have gone through all the same: only the table knows.
             return self._despite(error, applied, batch, source_id)
@@ -351,14 +358,14 @@ class Lake:
             now = self._still(session, applied, source_id, epoch)
             if now.schema != schema or now.schema.heaps != schema.heaps or facts_differ(now.schema, schema):
                 if alter.rewrites(now.schema, schema, now.rows):
-                    record = Record(now.lsn, now.manifest, now.changes, _next(now.version, epoch))
+                    record = Record(now.lsn, now.manifest, now.changes, next_version(now.version, epoch))
                 else:
-                    self._tables.evolve(session, now.schema, schema, _record(now))
+                    self._tables.evolve(session, now.schema, schema, as_record(now))
                     faults.reached(faults.LAKE_EVOLVED)
         if record is not None:
             settings = dict(self._tables.commit_settings(record))
             with self._work("changing the columns of", table, settings) as session:
-                alter.rewrite(session, self._tables, now.schema, schema, source_id, _record(now))
+                alter.rewrite(session, self._tables, now.schema, schema, source_id, as_record(now))
                 faults.reached(faults.LAKE_EVOLVED)
         with self._work("reading", table) as session:
             now = self._now(session, table, source_id)
@@ -380,20 +387,20 @@ class Lake:
         from . import exchange, initial_copy
 
         table = applied.schema.id
-        version, staged = _next(applied.version, epoch), self._tables.new_stage()
+        version, staged = next_version(applied.version, epoch), self._tables.new_stage()
         record = Record(snapshot.lsn, applied.manifest, applied.changes, version)
         settings = dict(self._tables.commit_settings(record, staged))
         with self._work("exchanging partitions of", table, settings, True) as session:
             found = self._there(session, table, source_id)
-            now = _still(_applied(found, table), applied, epoch)
+            now = still_at(applied_of(found, table), applied, epoch)
             if now.lsn > snapshot.lsn:
                 raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
             self._tables.stage(session, table, found)
             rows = initial_copy.read(session, source, snapshot, self._driver.cores)
             if exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
-                self._tables.publish(session, table, staged, _record(now))
+                self._tables.publish(session, table, staged, as_record(now))
             else:
-                self._tables.restate(session, table, record, _record(now))
+                self._tables.restate(session, table, record, as_record(now))
             faults.reached(faults.PARTITIONS_EXCHANGED)
         return self.evolve(replace(applied, lsn=snapshot.lsn, version=version), schema, source_id, epoch)
 
@@ -410,7 +417,7 @@ class Lake:
         try:
             with self._work("the maintenance of", table) as session:
                 now = self._still(session, applied, source_id, applied.version.epoch)
-                record = _record(now)
+                record = as_record(now)
                 self._maintenance.work(session, table, self._tables.commit_properties(record))
                 self._tables.note_record(session, table)
                 now = self._now(session, table, source_id)
@@ -431,11 +438,11 @@ class Lake:
         table = applied.schema.id
         with self._work("noting the position of", table) as session:
             now = self._still(session, applied, source_id, epoch)
-            record = Record(applied.lsn, applied.manifest, applied.changes, _next(now.version, epoch))
+            record = Record(applied.lsn, applied.manifest, applied.changes, next_version(now.version, epoch))
             if now.schema.version != applied.schema.version:
-                self._tables.describe(session, table, applied.schema, source_id, _record(now))
+                self._tables.describe(session, table, applied.schema, source_id, as_record(now))
             # Describing it makes no new version.
-            self._tables.restate(session, table, record, _record(now))
+            self._tables.restate(session, table, record, as_record(now))
             return self._now(session, table, source_id)
 
     def rename(self, source_id: str, names: Sequence[TableId], new: TableId) -> Applied | None:
@@ -456,7 +463,7 @@ class Lake:
                 faults.reached(faults.LAKE_RENAMED)
             now = self._now(session, new, source_id)
             # The name in the table's own description is set last, so that it is set again after a crash in between.
-            self._tables.describe(session, new, now.schema, source_id, _record(now))
+            self._tables.describe(session, new, now.schema, source_id, as_record(now))
             return now
 
     def drop(self, table: TableId, source_id: str | None = None) -> None:
@@ -471,7 +478,7 @@ class Lake:
             if found is None:
                 return
             if found.source is None or source_id not in (None, found.source):
-                raise _foreign(table)
+                raise not_ours(table)
             self._pending_files.dropping(table, found.source, found.location)
             self._tables.drop(session, table)
             self._pending_files.clear(session, found.source)
@@ -533,26 +540,26 @@ class Lake:
 
     def _own(self, session: SparkSession, table: TableId, source_id: str, formerly: str | None = None) -> Found | None:
         found = self._tables.find(session, table)
-        return None if found is None else _require_own(found, table, source_id, formerly)
+        return None if found is None else require_own(found, table, source_id, formerly)
 
     def _there(self, session: SparkSession, table: TableId, source_id: str) -> Found:
         found = self._own(session, table, source_id)
         if found is None:
-            raise _gone(table)
+            raise table_gone(table)
         return found
 
     def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
-        return _applied(self._there(session, table, source_id), table)
+        return applied_of(self._there(session, table, source_id), table)
 
     def _still(self, session: SparkSession, applied: Applied, source_id: str, epoch: int) -> Applied:
-        return _still(self._now(session, applied.schema.id, source_id), applied, epoch)
+        return still_at(self._now(session, applied.schema.id, source_id), applied, epoch)
 
     def _despite(self, error: Wal2LakeError, applied: Applied, batch: Batch, source_id: str) -> Applied:
         try:
             now = self.applied(applied.schema.id, source_id)
         except Wal2LakeError:
             raise error from error.__cause__
-        if now is not None and _includes(now, batch):
+        if now is not None and includes(now, batch):
             return now
         raise error
 
@@ -607,74 +614,3 @@ def _keeping(
     source = replace(source, schema=replace(source.schema, archived=kept))
     rows = selection(tables.sql_name(found.schema.id), found.schema, source.schema)
     return source, session.sql(f"{rows} WHERE {condition}") if kept else None
-
-
-def _applied(found: Found, table: TableId) -> Applied:
-    if found.record is None or found.schema is None:
-        raise LakePositionLost(table=str(table))
-    record = found.record
-    # A rename that was cut off has left another name in the table's own description.
-    schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
-    return Applied(
-        record.lsn, record.manifest, record.changes, found.rows, schema, found.compaction_facts, record.version
-    )
-
-
-def _record(now: Applied) -> Record:
-    """The record that a table was found with."""
-    return Record(now.lsn, now.manifest, now.changes, now.version)
-
-
-def require_no_older(now: Applied, known: LakeVersion, lsn: Lsn | None) -> None:
-    """Raise LakeRolledBack if a table has an older version than is known to have been committed, at `lsn`."""
-    if now.version < known:
-        raise LakeRolledBack(table=str(now.schema.id), lsn=now.lsn, known=lsn)
-
-
-def _already(now: Applied, applied: Applied, batch: Batch, epoch: int) -> tuple[Applied, bool]:
-    """The record, and whether the batch is in the table; if it is not, the table is where `applied` says."""
-    require_no_older(now, applied.version, applied.lsn)
-    already = _includes(now, batch)
-    if not already:
-        _require_same(now, applied, epoch)
-    return now, already
-
-
-def _still(now: Applied, applied: Applied, epoch: int) -> Applied:
-    """The record of a table that is where `applied` says. Raises LakeRolledBack or CommitFailed."""
-    require_no_older(now, applied.version, applied.lsn)
-    _require_same(now, applied, epoch)
-    return now
-
-
-def _require_same(now: Applied, applied: Applied, epoch: int) -> None:
-    """Raise CommitFailed if a table has later commits than are known, or such as a later run has made."""
-    table = str(applied.schema.id)
-    # Batches without effect move the position without a commit, but never the version or the count of changes.
-    if now.version != applied.version or now.changes != applied.changes:
-        raise CommitFailed(table=table, cause="the table has moved on since it was looked at")
-    if now.version.epoch > epoch:
-        raise CommitFailed(table=table, cause="a run that began later has written to the table")
-
-
-def _next(version: LakeVersion, epoch: int) -> LakeVersion:
-    return LakeVersion(epoch, version.commit + 1)
-
-
-def _require_own(found: Found, table: TableId, source_id: str, formerly: str | None = None) -> Found:
-    if found.source not in (source_id, formerly or source_id):
-        raise _foreign(table)
-    return found
-
-
-def _foreign(table: TableId) -> ForeignTable:
-    return ForeignTable(table=str(table), lake_table=f"lake.{table}")
-
-
-def _gone(table: TableId) -> LakeTableGone:
-    return LakeTableGone(table=str(table))
-
-
-def _includes(now: Applied, batch: Batch) -> bool:
-    # A batch may end within a manifest; then the number is that of the one before.
-    return now.manifest >= batch.to_manifest and now.lsn >= batch.to_lsn

@@ -39,11 +39,6 @@ from ..source.connect import Connection, ServerFacts, connect, server_facts
 from ..source.facts import measured_heaps, over_unix_socket, own_objects, refused_heaps
 from ..state import GroupSpec, StateStore, TableSpec
 from .checks import (
-    Finding,
-    GroupSlot,
-    JavaFacts,
-    LakeFacts,
-    Level,
     judge_columns,
     judge_failover,
     judge_filter,
@@ -62,6 +57,7 @@ from .checks import (
     judge_updates,
     judge_wanted_twice,
 )
+from .findings import Finding, GroupSlot, JavaFacts, LakeFacts, Level
 
 __all__ = ["Finding", "Level", "check"]
 

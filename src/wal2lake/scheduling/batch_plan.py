@@ -15,16 +15,7 @@ from pathlib import Path
 from .. import errors
 from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
 from ..errors import CopyNeeded, Wal2LakeError
-from ..evolution import (
-    Incompatible,
-    Unclear,
-    follow,
-    keyed_as,
-    numbered,
-    rekeyed,
-    require_fillable,
-    with_leaves,
-)
+from ..evolution import Incompatible, Unclear, follow, keyed_as, numbered, rekeyed, require_fillable, with_leaves
 from ..lake.model import Applied, Batch
 from ..position import ZERO, Lsn
 from ..reconcile.change_policy import FOLLOW, Policy, unfollowed

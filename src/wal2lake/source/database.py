@@ -16,7 +16,7 @@ from ..errors import ConfigError, ConnectionFailed, SourceBusy, ValueRefused, Wa
 from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
-from . import catalog, copying, matching, publication, selection, slot
+from . import catalog, copy_plan, copying, matching, publication, selection, slot
 from .connect import Connection, bounded, connect, explained, interrupt, mark, query, server_facts, wal_written
 from .facts import changes_counted, refused_heaps
 from .locking import PATIENT, Patience, blocked, retried
@@ -258,7 +258,7 @@ class Source:
         self._ask(lambda c: slot.drop(c, name))
 
     def copy_source(self, schema: TableSchema) -> CopySource:
-        return self._ask(lambda c: catalog.copy_source(c, self._config.source, schema))
+        return self._ask(lambda c: copy_plan.copy_source(c, self._config.source, schema))
 
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
@@ -276,7 +276,7 @@ class Source:
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
         # It may read the whole table, so it has a session of its own.
         with self._session() as connection:
-            return catalog.find_unfit(connection, schema)
+            return copy_plan.find_unfit(connection, schema)
 
     def mark(self) -> Lsn:
         """A position after everything that is committed now, which the stream is sure to reach."""

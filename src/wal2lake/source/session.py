@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from ..quoting import literal
+
 SETTINGS: Mapping[str, str] = MappingProxyType({
     # What reaches the text of a value.
     "DateStyle": "ISO, MDY",
@@ -50,12 +52,8 @@ _NOT_BEFORE = {"transaction_timeout": 170000}
 """server versions that have a setting; an unknown one in the startup packet ends the connection"""
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _listed(names: Iterable[str]) -> str:
-    pairs = ", ".join(f"({_literal(name)}, {_literal(SETTINGS[name])})" for name in names)
+    pairs = ", ".join(f"({literal(name)}, {literal(SETTINGS[name])})" for name in names)
     return f"(VALUES {pairs}) AS s (name, value) WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL"
 
 

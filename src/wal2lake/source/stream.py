@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, Self
 
+from .. import quoting
 from ..config import SourceConfig
 from ..decode import Messages
 from ..errors import ConnectionFailed, SlotInUse, SlotLost, SourceError
@@ -89,7 +90,7 @@ class ReplicationStream:
         self._asked: float | None = None
 
     def _start(self, start: Lsn) -> None:
-        names = ",".join('"' + name.replace('"', '""') + '"' for name in self._publications)
+        names = ",".join(map(quoting.plain, self._publications))
         version = "proto_version '2', streaming 'on'" if self.streaming else "proto_version '1'"
         if self.binary:
             version += ", binary 'true'"

@@ -13,7 +13,7 @@ from rich.console import Console
 from wal2lake.cli.output import ConsoleOutput, JsonOutput, about
 from wal2lake.observe.status import GroupStatus, Status, TableStatus
 from wal2lake.position import Lsn
-from wal2lake.preflight.checks import Finding, Level
+from wal2lake.preflight.findings import Finding, Level
 
 GROUP = GroupStatus(
     name="default", state="RUNNING", slot="wal2lake_default", capture="auto", received_lsn=Lsn(16), logged_lsn=Lsn(16),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
-
 from wal2lake.schema import Identity
 
 KEYED = table({"id": "int", "name": "string", "body": "string"})

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_encoder import decode, insert, rows, table
 
+from stream_encoder import decode, insert, rows, table
 from wal2lake.decode.messages import PADDING
 from wal2lake.decode.spans import Slices
 from wal2lake.decode.values import convert

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stream_encoder import begin, commit, insert, relation, table
 
+from stream_encoder import begin, commit, insert, relation, table
 from wal2lake.decode import Intake, Messages, slices
 from wal2lake.decode import intake as intake_module
 

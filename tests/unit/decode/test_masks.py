@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
 
+from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
 from wal2lake import errors
 from wal2lake.capture.relations import withheld
 from wal2lake.pgtypes import STRING, Masking, masked

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stream_encoder import (
     UNCHANGED,
     Cell,
@@ -21,7 +22,6 @@ from stream_encoder import (
     truncate,
     update,
 )
-
 from wal2lake.schema import Identity, TableSchema
 
 COLUMNS = {"v": "string", "id": "string", "w": "string"}

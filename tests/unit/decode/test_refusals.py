@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from stream_encoder import begin, commit, decode, decoder, delete, insert, relation, rows, table, update
 
+from stream_encoder import begin, commit, decode, decoder, delete, insert, relation, rows, table, update
 from wal2lake import errors
 from wal2lake.changelog.manifest import Refusal
 from wal2lake.decode import Cut, Decoder, Target

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+
 from stream_encoder import (
     begin,
     commit,
@@ -20,7 +21,6 @@ from stream_encoder import (
     truncate,
     update,
 )  # fmt: skip
-
 from wal2lake.decode import Cut, Decoder, Relation, Target
 from wal2lake.decode import pgoutput as pgoutput_module
 from wal2lake.decode.messages import Messages

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stream_encoder import decode, insert, rows, table
 
+from stream_encoder import decode, insert, rows, table
 from wal2lake.decode import spans
 from wal2lake.schema import Identity
 

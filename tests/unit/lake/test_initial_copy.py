@@ -8,7 +8,7 @@ import pytest
 
 from wal2lake.lake.initial_copy import fetch_size, for_jdbc, init_statement, range_size, ranges, tasks
 from wal2lake.lake.names import directory, literal, quoted
-from wal2lake.lake.spark import driver_settings
+from wal2lake.lake.spark_settings import driver_settings
 from wal2lake.schema import TableId
 
 

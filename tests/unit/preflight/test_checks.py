@@ -13,8 +13,8 @@ from wal2lake.config import Config
 from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.preflight import checks as judgement
-from wal2lake.preflight.checks import Finding, GroupSlot, JavaFacts, LakeFacts, Level
 from wal2lake.preflight.collect import check, find_java, look_at_lake
+from wal2lake.preflight.findings import Finding, GroupSlot, JavaFacts, LakeFacts, Level
 from wal2lake.schema import Column, Identity, TableId, TableSchema
 from wal2lake.source.connect import ServerFacts
 from wal2lake.source.facts import HeapFacts, OwnObject, RefusedHeap, owner_remedy

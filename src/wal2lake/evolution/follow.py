@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .pgtypes import NUMERIC, Kind, LakeType, Masking
-from .schema import Column, HeapFile, Membership, TableSchema
+from ..pgtypes import Kind, LakeType, Masking
+from ..schema import Column, HeapFile, TableSchema
+from .widening import same_values
 
 
 class Incompatible(Exception):
@@ -39,10 +40,6 @@ class Changes:
     dropped: tuple[Column, ...] = ()
     renamed: tuple[tuple[Column, Column], ...] = ()
     widened: tuple[tuple[Column, Column], ...] = ()
-
-    @property
-    def of_columns(self) -> bool:
-        return bool(self.added or self.dropped or self.renamed or self.widened)
 
     @property
     def of_rows(self) -> bool:
@@ -228,85 +225,6 @@ def source_of(column: Column, segment: TableSchema) -> Column | None:
     return next((one for one in segment.columns if one.name == column.name and not one.attnum * column.attnum), None)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Partitions whose rows in the lake are not those of the source, or may not be: no change tells of them."""
-
-    unknown: tuple[HeapFile, ...] = ()
-    """they are partitions of the source"""
-    gone: tuple[HeapFile, ...] = ()
-    """they are none any more"""
-
-    def __str__(self) -> str:
-        if self.gone:
-            return "a partition was dropped or detached"
-        return "a partition was attached with rows, or its rows were rewritten or changed while it was detached"
-
-
-def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
-    """What became of partitions between the look that the lake table remembers and a later one; None: nothing.
-
-    All rows of a partition are in the stream if it was a member with the same file of rows ever since the last look,
-    or is new and had no rows: it was created as a partition, or has none. Anything else leaves a doubt.
-    """
-    if not (lake.partitioned or source.partitioned):
-        return None
-    known = {heap.oid: heap for heap in lake.heaps if heap.file}
-    above = {level for heap in lake.heaps for level in heap.levels}
-    unknown = tuple(
-        heap
-        for heap in source.heaps
-        # Rows that are kept of others give way to those of a partition that came: it is copied over them.
-        if not heap.same_rows(known.get(heap.oid)) and (lake.archived or not _new(heap, known, above))
-    )
-    present = {heap.oid for heap in source.heaps}
-    gone = tuple(heap for heap in lake.heaps if heap.oid not in present)
-    return Moved(unknown, gone) if unknown or gone else None
-
-
-def _new(heap: HeapFile, known: Container[int], above: Container[Membership]) -> bool:
-    """Whether a partition is new and had no rows when it, or the level that it came with, became a member."""
-    return heap.oid not in known and (heap.empty or all(level.made or level in above for level in heap.levels))
-
-
-def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:
-    """The same schema that knows of partitions whose changes come into the lake table before a look has seen them.
-
-    One that is gone at the next look has left its rows in the lake table, and must not be forgotten.
-    """
-    if not lake.partitioned:
-        return lake
-    known = {heap.oid for heap in lake.heaps}
-    new = tuple(HeapFile(oid, 0) for oid in sorted(leaves) if oid not in known)
-    return replace(lake, heaps=(*lake.heaps, *new)) if new else lake
-
-
-def doubted(lake: TableSchema, source: TableSchema, leaves: Container[int]) -> TableSchema:
-    """The same schema in which the rows of some partitions are unknown, whatever a later look finds."""
-    now = {heap.oid: heap for heap in source.heaps if heap.oid in leaves}
-    known = {heap.oid: heap for heap in lake.heaps if heap.file or heap.oid not in now}
-    heaps = {**now, **known}
-    return replace(lake, heaps=tuple(replace(h, levels=()) if h.oid in leaves else h for h in heaps.values()))
-
-
-def with_heaps(lake: TableSchema, source: TableSchema, later: Iterable[HeapFile] = ()) -> TableSchema:
-    """The same schema with the partitions that the source has, and those that may have come after the look at it."""
-    known = {heap.oid for heap in source.heaps}
-    return replace(lake, heaps=(*source.heaps, *(heap for heap in later if heap.oid not in known)))
-
-
-def difference(before: TableSchema, after: TableSchema) -> str:
-    """What changed between two schemas of a table, in words."""
-    found = changes(before, after)
-    parts = [f"column {column.name} was added" for column in found.added]
-    parts += [f"column {column.name} is gone" for column in found.dropped]
-    parts += [f"column {new.name} was {old.name}" for old, new in found.renamed]
-    parts += [f"column {new.name} became {new.lake}, was {old.lake}" for old, new in found.widened]
-    if _key_numbers(before) != _key_numbers(after):
-        parts.append(f"the key became ({', '.join(after.key) or 'none'}), was ({', '.join(before.key) or 'none'})")
-    return "; ".join(parts) or "nothing that the lake has"
-
-
 def _paired(
     before: tuple[Column, ...], after: tuple[Column, ...], in_order: bool
 ) -> tuple[list[tuple[Column, Column]], list[Column], list[Column]]:
@@ -340,58 +258,10 @@ def _carried(before: Column, after: Column) -> Column:
         raise Incompatible(
             f"the mask of column {after.name} became {after.mask or 'none'}, was {before.mask or 'none'}"
         )
-    if not _same_values(before, after):
+    if not same_values(before, after):
         raise Incompatible(f"column {after.name} became {after.type_name}, was {before.type_name}")
     # What older rows have was settled when the column came to the lake.
     return replace(after, missing=before.missing, missing_known=before.missing_known, kept=False)
-
-
-_INTEGERS = (21, 23, 20)
-_FLOATS = (700, 701)
-_TEXT, _VARCHAR = 25, 1043
-_SECONDS = (1083, 1114, 1184, 1266)
-"""types whose typmod is a number of digits after the second"""
-
-
-def _same_values(before: Column, after: Column) -> bool:
-    """Whether each value of a column is the same, to the lake, after its type was changed as PostgreSQL does it."""
-    if before.lake.is_list or after.lake.is_list:
-        return (before.type_oid, before.typmod, before.lake) == (after.type_oid, after.typmod, after.lake)
-    return _lake_widens(before.lake, after.lake) and _type_widens(before, after)
-
-
-def _lake_widens(before: LakeType, after: LakeType) -> bool:
-    if before == after:
-        return True
-    if before.kind is Kind.DECIMAL:
-        return after.kind is Kind.DECIMAL and after.scale == before.scale and after.precision > before.precision
-    return (before.kind, after.kind) in ((Kind.INT, Kind.LONG), (Kind.FLOAT, Kind.DOUBLE))
-
-
-def _type_widens(before: Column, after: Column) -> bool:
-    if before.type_oid == after.type_oid:
-        return before.typmod == after.typmod or _typmod_widens(before.type_oid, before.typmod, after.typmod)
-    if before.type_oid in _INTEGERS and after.type_oid in _INTEGERS:
-        return _INTEGERS.index(after.type_oid) > _INTEGERS.index(before.type_oid)
-    if (before.type_oid, after.type_oid) == _FLOATS:
-        # As text, a float has fewer digits than the double that it becomes.
-        return before.lake.kind is Kind.FLOAT
-    if after.type_oid == _TEXT or (after.type_oid == _VARCHAR and after.typmod == -1):
-        return before.type_oid in (_TEXT, _VARCHAR)
-    return False
-
-
-def _typmod_widens(type_oid: int, before: int, after: int) -> bool:
-    if type_oid == NUMERIC:
-        # Without limits a numeric has the digits that it was given.
-        return after == -1 or (before != -1 and _scale(after) == _scale(before) and after > before)
-    if type_oid == _VARCHAR or type_oid in _SECONDS:
-        return after == -1 or (before != -1 and after > before)
-    return False
-
-
-def _scale(typmod: int) -> int:
-    return (typmod - 4) & 0x7FF
 
 
 def _key_numbers(schema: TableSchema) -> frozenset[int | str]:

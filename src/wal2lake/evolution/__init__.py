@@ -1,0 +1,41 @@
+"""How a lake table follows a change of its source table: pure judgements on two schemas."""
+
+from .follow import (
+    Changes,
+    Incompatible,
+    MasksLost,
+    Unclear,
+    changes,
+    facts_differ,
+    follow,
+    keyed_as,
+    numbered,
+    rekeyed,
+    require_fillable,
+    source_of,
+    texts_differ,
+    with_facts,
+)
+from .membership import Moved, doubted, moved, with_heaps, with_leaves
+
+__all__ = [
+    "Changes",
+    "Incompatible",
+    "MasksLost",
+    "Moved",
+    "Unclear",
+    "changes",
+    "doubted",
+    "facts_differ",
+    "follow",
+    "keyed_as",
+    "moved",
+    "numbered",
+    "rekeyed",
+    "require_fillable",
+    "source_of",
+    "texts_differ",
+    "with_facts",
+    "with_heaps",
+    "with_leaves",
+]

@@ -1,0 +1,92 @@
+"""The position record of a lake table: what it says, and whether a commit may follow it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..errors import (
+    CommitFailed,
+    ForeignTable,
+    LakePositionLost,
+    LakeRolledBack,
+    LakeTableGone,
+)
+from ..position import LakeVersion, Lsn
+from ..schema import TableId
+from .format import Found, Record
+from .model import Applied, Batch
+
+if TYPE_CHECKING:
+    pass
+
+
+def applied_of(found: Found, table: TableId) -> Applied:
+    if found.record is None or found.schema is None:
+        raise LakePositionLost(table=str(table))
+    record = found.record
+    # A rename that was cut off has left another name in the table's own description.
+    schema = found.schema if found.schema.id == table else replace(found.schema, id=table)
+    return Applied(
+        record.lsn, record.manifest, record.changes, found.rows, schema, found.compaction_facts, record.version
+    )
+
+
+def as_record(now: Applied) -> Record:
+    """The record that a table was found with."""
+    return Record(now.lsn, now.manifest, now.changes, now.version)
+
+
+def require_no_older(now: Applied, known: LakeVersion, lsn: Lsn | None) -> None:
+    """Raise LakeRolledBack if a table has an older version than is known to have been committed, at `lsn`."""
+    if now.version < known:
+        raise LakeRolledBack(table=str(now.schema.id), lsn=now.lsn, known=lsn)
+
+
+def already_applied(now: Applied, applied: Applied, batch: Batch, epoch: int) -> tuple[Applied, bool]:
+    """The record, and whether the batch is in the table; if it is not, the table is where `applied` says."""
+    require_no_older(now, applied.version, applied.lsn)
+    already = includes(now, batch)
+    if not already:
+        require_same(now, applied, epoch)
+    return now, already
+
+
+def still_at(now: Applied, applied: Applied, epoch: int) -> Applied:
+    """The record of a table that is where `applied` says. Raises LakeRolledBack or CommitFailed."""
+    require_no_older(now, applied.version, applied.lsn)
+    require_same(now, applied, epoch)
+    return now
+
+
+def require_same(now: Applied, applied: Applied, epoch: int) -> None:
+    """Raise CommitFailed if a table has later commits than are known, or such as a later run has made."""
+    table = str(applied.schema.id)
+    # Batches without effect move the position without a commit, but never the version or the count of changes.
+    if now.version != applied.version or now.changes != applied.changes:
+        raise CommitFailed(table=table, cause="the table has moved on since it was looked at")
+    if now.version.epoch > epoch:
+        raise CommitFailed(table=table, cause="a run that began later has written to the table")
+
+
+def next_version(version: LakeVersion, epoch: int) -> LakeVersion:
+    return LakeVersion(epoch, version.commit + 1)
+
+
+def require_own(found: Found, table: TableId, source_id: str, formerly: str | None = None) -> Found:
+    if found.source not in (source_id, formerly or source_id):
+        raise not_ours(table)
+    return found
+
+
+def not_ours(table: TableId) -> ForeignTable:
+    return ForeignTable(table=str(table), lake_table=f"lake.{table}")
+
+
+def table_gone(table: TableId) -> LakeTableGone:
+    return LakeTableGone(table=str(table))
+
+
+def includes(now: Applied, batch: Batch) -> bool:
+    # A batch may end within a manifest; then the number is that of the one before.
+    return now.manifest >= batch.to_manifest and now.lsn >= batch.to_lsn
