@@ -1,0 +1,390 @@
+"""What is done to the lake tables of a group: which is copied, applied to, altered or maintained next, and its outcome.
+
+Decisions are taken in the group's loop, by its one thread; the work itself runs on the workers that all groups share.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from ..changelog import ChangeLog, verify
+from ..changelog.backlog import Backlog
+from ..config import Config, GroupConfig
+from ..errors import (
+    ChangeLogDamaged,
+    CopyNeeded,
+    LakeInconsistent,
+    SparkLost,
+    Wal2LakeError,
+    advise,
+)
+from ..evolution import Incompatible, Unclear, follow, moved, texts_differ
+from ..lake import Lake
+from ..lake.model import Applied, Batch
+from ..observe.progress import Progress
+from ..position import ZERO, Lsn
+from ..quoting import shell
+from ..reconcile.change_policy import unfollowed
+from ..reconcile.lake_names import LakeNames
+from ..reconcile.registry import TableRegistry
+from ..reconcile.renaming import Renaming
+from ..reconcile.schema_changes import ExchangeNeeded, SchemaChanges
+from ..reconcile.table_runtime import TableRuntime
+from ..schema import TableSchema
+from ..source import selection
+from ..source.database import Source
+from ..source.locking import Patience
+from ..state import GroupLease, StateStore
+from ..state.lifecycle import TableState
+from .batch_plan import LogView, plan
+from .cadence import Cadence
+from .capture_link import CaptureLink
+from .initial_copies import Copies, OpenSnapshot, rounds
+from .maintenance_queue import MaintenanceQueue
+from .partition_exchange import PartitionExchanges
+from .worker_pool import TableJobs, Workers, outcome
+
+log = logging.getLogger(__name__)
+
+ONCE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class GroupParts:
+    """What the loop of a group and the work on its tables share."""
+
+    source: Source
+    log: ChangeLog
+    backlog: Backlog
+    lake: Lake
+    store: StateStore
+    lease: GroupLease
+    tables: TableRegistry
+    lake_names: LakeNames
+    renaming: Renaming
+    capture: CaptureLink
+    schema_changes: SchemaChanges
+    wake: threading.Event
+    stopping: threading.Event
+
+
+class TableWork:
+    def __init__(
+        self, parts: GroupParts, config: Config, group: GroupConfig, progress: Progress, workers: Workers
+    ) -> None:
+        self.group, self._settings = group, config.tables
+        self._source, self._log, self._backlog, self._lake = parts.source, parts.log, parts.backlog, parts.lake
+        self._store, self._lease, self._tables, self._renaming = parts.store, parts.lease, parts.tables, parts.renaming
+        self._capture, self._schema_changes, self._stopping = parts.capture, parts.schema_changes, parts.stopping
+        self._view = LogView(self._log.schema, self._log.path, self._log.commits, self._log.begins)
+        patience, done = Patience(parts.stopping.is_set), parts.wake.set
+        self._jobs = TableJobs(workers.applies, done)
+        self._copies = Copies(
+            workers.copies, self._source, self._lake, progress, self._may_copy, self._copied, done, patience,
+            parts.lake_names, lambda schema: self._schema_changes.policy(schema).keep_partitions,
+            lambda: self._lease.epoch,
+        )  # fmt: skip
+        self._exchanges = PartitionExchanges(
+            self._source, self._lake, self._view, patience, self._may_copy, lambda: self._capture.logged,
+            self._backlog.waiting, done, lambda: self._lease.epoch,
+        )  # fmt: skip
+        self._maintenance_queue = MaintenanceQueue(self._lake)
+        self._cadence = Cadence(group, config.tables)
+        self.until: Lsn | None = None
+        """the position that a run which is to end must reach"""
+        self.deferred = False
+        """partitions of a table are to be exchanged, and no worker was free"""
+
+    def start(self) -> None:
+        """Begin what the lake is to do; while Spark is started again, all of it waits."""
+        if self._capture.lost is None:
+            self._tables.retry_interrupted()
+            self._tables.retry()
+        if not self._lease.recent:
+            # Somebody else may be writing these tables by now.
+            return
+        self.copy_pending()
+        for table in self._tables.awake:
+            self._consider(table)
+        self._start_applies()
+        self._start_evolving()
+        self._start_maintenance()
+
+    def close(self) -> None:
+        def cancel() -> None:
+            self._lake.cancel([table.target for table in self._tables.awake if table.job is not None])
+
+        cancel()
+        self._copies.close(cancel)
+        self._jobs.close(cancel)
+
+    def finish_jobs(self) -> None:
+        for table in (*self._copies.ended(), *self._jobs.ended()):
+            job, table.job = table.job, None
+            assert job is not None
+            result = outcome(job)
+            self._schema_changes.ended(table.schema.oid, result.lsn if isinstance(result, Applied) else None)
+            if table is self._maintenance_queue.under_way:
+                self._maintained(table, result)
+            elif table in self._renaming:
+                self._renamed(table, result)
+            elif isinstance(result, Applied):
+                # A copy that was made while the stream was lost has nothing to continue with.
+                table.resync = table.state is TableState.SNAPSHOT and self._capture.lost is not None
+                self._finished(table, result)
+                self._maintenance_queue.committed(table)
+            elif self._stopping.is_set():
+                table.abandon()
+            elif result is not None:
+                self._fail(table, result)
+
+    # ---- copying
+
+    def copy_pending(self, opened: OpenSnapshot | None = None) -> None:
+        pending = [
+            table for table in self._tables.awake
+            if table.resync and table.job is None and not table.paused and table.leaving is None
+            and table.refused is None and (opened is not None or self._is_streamed(table))
+        ]  # fmt: skip
+        # Another table may have to give up the name first; one that was dropped gets what was captured of it.
+        pending, hindered = self._renaming.ready(pending)
+        for table, error in hindered:
+            table.resync, table.copy_failed = False, True
+            self._fail(table, error)
+        # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
+        followed = opened is not None or self._capture.connected
+        if not pending or not followed or self._capture.lost is not None:
+            if opened is not None:
+                opened.close()
+            self._copies.nothing_waits()
+            return
+        if opened is not None:
+            self._begin_copies(pending, opened)
+            return
+        for tables in rounds(pending):
+            if not self._copies.may_start:
+                return
+            self._begin_copies(tables)
+        self._copies.nothing_waits()
+
+    def _is_streamed(self, table: TableRuntime) -> bool:
+        """Whether the stream has the publication that holds a table."""
+        return self._capture.appends or not self._source.append_only(table.schema)
+
+    def _begin_copies(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
+        for table in tables:
+            # What a copy may still hold is only let go from here on: those that wait for a worker hold nothing.
+            table.begin_copy(self._backlog.seen)
+        self._copies.start(tables, opened)
+
+    def _may_copy(self, schema: TableSchema) -> None:
+        selection.require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
+
+    def _copied(self, table: TableRuntime) -> None:
+        if self._capture.lost is None:
+            self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
+
+    # ---- applying
+
+    def _consider(self, table: TableRuntime) -> None:
+        """Put a table in line for a worker if something waits for it."""
+        renamed = self._renaming.step(table)
+        if isinstance(renamed, Wal2LakeError):
+            self._not_renamed(table, renamed)
+        elif renamed is not None:
+            self._jobs.stand_in_line(table)
+            return
+        applied = table.applied
+        if not table.active or table.job is not None or applied is None or table.resync:
+            return
+        if table.state is TableState.CATCHUP:
+            _look_whether_caught_up(table, applied, self._capture.logged)
+            if table.catch_up and table.waiting is None:
+                self._capture.ask()
+        if self._commit_due(table, applied):
+            self._jobs.stand_in_line(table)
+
+    def _commit_due(self, table: TableRuntime, applied: Applied) -> bool:
+        if table.waiting is None:
+            return False
+        if self.until is not None or table.state is TableState.CATCHUP or table.on_the_way:
+            return True
+        if self._capture.freshness.too_soon(table.began):
+            return False
+        waiting = self._backlog.after(table.schema.oid, applied.manifest)
+        committed = table.record.last_commit_at
+        return self._cadence.due(table.schema, committed, waiting, datetime.now(UTC))
+
+    def _start_applies(self) -> None:
+        if not self._jobs.called or (self.until is None and not self._capture.fresh()):
+            return
+        while (table := self._jobs.next()) is not None:
+            applied = table.applied
+            if self._tables.get(table.schema.oid) is not table:
+                # It stood in line when it was let go of, and is somebody else's by now.
+                continue
+            if (rename := self._renaming.begin(table)) is not None:
+                self._jobs.start(table, rename)
+                continue
+            if not table.active or table.job is not None or applied is None or table.resync:
+                continue
+            if self._maintenance_queue.urgent(applied):
+                self._maintain(table, applied)
+                continue
+            waiting = self._backlog.after(table.schema.oid, applied.manifest)
+            policy = self._schema_changes.policy(table.schema)
+            try:
+                planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
+            except ChangeLogDamaged as error:
+                of_segment = str(error.fields.get("path")).endswith(".parquet")
+                if not of_segment:
+                    self._capture.lose(error)
+                self._fail(table, damaged_for(table.name, error) if of_segment else error)
+                continue
+            if planned.batch is not None:
+                self._schema_changes.applying(table.schema.oid, planned.batch)
+                self._jobs.start(table, partial(self._apply, table.name, applied, planned.batch))
+            elif planned.obstacle is not None:
+                self._fail(table, planned.obstacle)
+
+    def _apply(self, name: str, applied: Applied, batch: Batch) -> Applied:
+        if not batch.segments and not batch.truncations:
+            return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+        try:
+            for path, segment in batch.segments:
+                verify(path, segment.sha256)
+            return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid), self._lease.epoch)
+        except ChangeLogDamaged as error:
+            raise damaged_for(name, error) from None
+        except LakeInconsistent as error:
+            if (exchanged := self._look_at_source(applied)) is not None:
+                return exchanged
+            raise error from error.__cause__
+
+    def _look_at_source(self, applied: Applied) -> Applied | None:
+        """Changes refer to rows that the lake table lacks: they may have come with a partition, which then is copied
+        first, or look different since a change of the table's columns that no row has told of.
+
+        None if the source has nothing that explains it. Raises what is to be done.
+        """
+        oid = applied.schema.oid
+        for schema in self._source.describe([oid]):
+            policy = self._schema_changes.policy(schema)
+            if moved(applied.schema, schema) is not None:
+                self._schema_changes.exchanging(oid)
+                return self._exchanges.work(applied, policy)
+            try:
+                if (altered := texts_differ(applied.schema, schema)) is not None:
+                    raise Incompatible(altered)
+                follow(applied.schema, schema)
+            except (Incompatible, Unclear) as error:
+                raise unfollowed(applied.schema, error, policy) from None
+        return None
+
+    def _start_evolving(self) -> None:
+        """Let tables follow changes of their columns that no row has told of."""
+        self.deferred = False
+        if self._capture.lost is not None:
+            return
+        if self._schema_changes.waits(self._capture.logged):
+            self._capture.request_flush()
+        if self._exchanges.awaited > self._capture.logged:
+            self._capture.request_flush(self._exchanges.awaited)
+        for table, target in self._schema_changes.due(self._tables, self._capture.logged):
+            if isinstance(target, Wal2LakeError):
+                self._tables.wake(table)
+                self._fail(table, target)
+            elif isinstance(target, ExchangeNeeded):
+                self._tables.wake(table)
+                self._start_exchange(table)
+            elif table.applied is not None:
+                self._tables.wake(table)
+                self._jobs.start(table, partial(self._evolve, table.applied, target))
+
+    def _evolve(self, applied: Applied, schema: TableSchema) -> Applied:
+        return self._lake.evolve(applied, schema, self._source.table_id(schema.oid), self._lease.epoch)
+
+    def _start_exchange(self, table: TableRuntime) -> None:
+        """Have a worker copy the partitions whose rows no change tells of, when one is free."""
+        if table.applied is None or not self._copies.may_start:
+            self.deferred = True
+            return
+        self._schema_changes.exchanging(table.schema.oid)
+        policy = self._schema_changes.policy(table.schema)
+        self._copies.start_part(table, partial(self._exchanges.work, table.applied, policy))
+
+    def _renamed(self, table: TableRuntime, result: object) -> None:
+        self._renaming.finish(table, result)
+        if isinstance(result, BaseException) and not self._stopping.is_set():
+            self._not_renamed(table, result)
+
+    def _not_renamed(self, table: TableRuntime, error: BaseException) -> None:
+        table.rename_failed = True
+        if table.paused:
+            log.warning("%s: its lake table can't be renamed: %s", table.name, advise(error).message)
+        else:
+            self._fail(table, error)
+
+    def _start_maintenance(self) -> None:
+        # A run that is to end soon leaves it to one that goes on.
+        if self.until is None and self._capture.lost is None and self._jobs.idle:
+            table = self._maintenance_queue.next(self._tables)
+            if table is not None and table.applied is not None:
+                self._maintain(table, table.applied)
+
+    def _maintain(self, table: TableRuntime, applied: Applied) -> None:
+        self._maintenance_queue.begin(table)
+        self._tables.wake(table)
+        self._jobs.start(table, partial(self._lake.maintain, applied, self._source.table_id(table.schema.oid)))
+
+    def _finished(self, table: TableRuntime, result: Applied) -> None:
+        if table.state is TableState.SNAPSHOT:
+            self._schema_changes.copied(table.schema.oid, result.lsn)
+        table.update(target=result.schema.id)
+        table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
+
+    def _maintained(self, table: TableRuntime, result: Applied | BaseException | None) -> None:
+        if isinstance(result, BaseException):
+            log.warning("%s: its maintenance did not succeed: %s", table.name, advise(result).message)
+        self._maintenance_queue.finish(table, result if isinstance(result, Applied) else None)
+
+    def _fail(self, table: TableRuntime, error: BaseException) -> None:
+        advice = advise(error.about(table.name) if isinstance(error, Wal2LakeError) else error)
+        if not table.failed_by(advice):
+            # A table that is re-copied by itself needs nobody.
+            level = logging.WARNING if isinstance(error, CopyNeeded | SparkLost) else logging.ERROR
+            log.log(level, "%s", advice.message if table.name in advice.message else f"{table.name}: {advice.message}")
+        log.debug("the cause", exc_info=error)
+        table.fail(advice, at_once=self.until is not None and table.record.failures < ONCE_ATTEMPTS - 1)
+        if isinstance(error, CopyNeeded):
+            self.request_copy(table)
+
+    def request_copy(self, table: TableRuntime) -> None:
+        """Ask for a re-copy in a way that a crash does not forget: the changes before it are let go."""
+        try:
+            table.resync_wanted = self._store.want_resync([table.record])
+            table.resync = True
+        except Wal2LakeError as error:
+            log.warning("%s: the re-copy has to wait: %s", table.name, error)
+
+
+def damaged_for(table: str, error: ChangeLogDamaged) -> ChangeLogDamaged:
+    """A damaged segment concerns its table alone."""
+    return ChangeLogDamaged(
+        **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync {shell(table)}"
+    )
+
+
+def _look_whether_caught_up(table: TableRuntime, applied: Applied, logged: Lsn) -> None:
+    """A table streams when it has what was captured as its catching up began; a busy one is never without more."""
+    if not table.catch_up:
+        table.catch_up = max(logged, applied.lsn)
+    if applied.lsn >= table.catch_up or (table.waiting is None and logged >= table.catch_up):
+        table.catch_up = ZERO
+        table.become(TableState.STREAMING)
+        table.succeed()
