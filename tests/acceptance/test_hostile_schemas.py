@@ -97,7 +97,7 @@ def test_the_comparison_fails_where_a_lake_row_is_altered(
     lake = Lake(hostile.mirrored.config, spark)
     lake.start()
     try:
-        with lake._driver.session("somebody else") as session:
+        with lake._spark.driver.session("somebody else") as session:
             for statement in ALTERED.values():
                 session.sql(statement)
     finally:

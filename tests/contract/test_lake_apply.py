@@ -394,7 +394,7 @@ def test_table_that_was_dropped_or_set_back_by_somebody_is_noticed(table: MakeTa
     t.flush()
     t.history.insert(row(11))
     set_back = t.history.batch(2)
-    with t.lake._driver.session("a user") as session:
+    with t.lake._spark.driver.session("a user") as session:
         first = session.sql(f"SELECT snapshot_id FROM lake.public.{t.name}.snapshots ORDER BY committed_at").first()
         assert first is not None
         session.sql(f"CALL lake.system.rollback_to_snapshot('public.{t.name}', {first[0]})")
@@ -422,7 +422,7 @@ def test_position_is_found_behind_commits_of_others(table: MakeTable) -> None:
     t = table()
     t.history.insert(row(10))
     t.flush()
-    with t.lake._driver.session("a user") as session:
+    with t.lake._spark.driver.session("a user") as session:
         session.sql(
             f"CALL lake.system.rewrite_data_files(table => 'public.{t.name}', options => map('rewrite-all', 'true'))"
         )

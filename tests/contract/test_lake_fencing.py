@@ -243,7 +243,7 @@ def _compaction(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def meanwhile(point: str) -> None:
         if point == faults.LAKE_STAGED and not compacted:
             compacted.append(True)
-            with table.rival._driver.session("a user") as session:
+            with table.rival._spark.driver.session("a user") as session:
                 session.sql(
                     "CALL lake.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'))"
                 )

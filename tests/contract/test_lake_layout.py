@@ -33,7 +33,7 @@ def place(server: EmbeddedServer, spark: Any, tmp_path: Path) -> Iterator[tuple[
 
 
 def _lay_out(lake: Lake) -> tuple[str, str, str]:
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         for statement in (
             "ADD PARTITION FIELD bucket(4, id)", "ADD PARTITION FIELD truncate(2, v)", "ADD PARTITION FIELD days(at)",
             "WRITE LOCALLY ORDERED BY v DESC NULLS LAST, id", "SET TBLPROPERTIES ('somebody.said' = 'so')",
@@ -43,7 +43,7 @@ def _lay_out(lake: Lake) -> tuple[str, str, str]:
 
 
 def _layout(lake: Lake) -> tuple[str, str, str]:
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         loaded = lake._tables.load(session, ID)
         terms = [
             f"{loaded.schema().findColumnName(field.sourceId())} {field.transform().toString()}"
@@ -104,7 +104,7 @@ def test_maintenance_and_expiry_by_somebody_do_not_cost_the_position(place: tupl
     lake, database = place
     before = copied(lake, database, "t")
     source = source_id(before.schema)
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         session.sql("CALL lake.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'))")
         session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
         assert session.sql("SELECT * FROM lake.public.t.snapshots").count() == 1
@@ -118,7 +118,7 @@ def test_several_commits_of_maintenance_and_expiry_by_somebody_do_not_cost_the_p
     lake, database = place
     before = copied(lake, database, "t")
     source = source_id(before.schema)
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         for _ in range(3):
             session.sql(
                 "CALL lake.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'))"
@@ -139,7 +139,7 @@ def test_a_rolled_back_version_whose_line_was_expired_has_its_own_record(place: 
     lake, database = place
     first = copied(lake, database, "t")
     source = source_id(first.schema)
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         (old,) = session.sql("SELECT snapshot_id FROM lake.public.t.snapshots").first() or (None,)
         later = lake.restate(first, source)
         session.sql(f"CALL lake.system.rollback_to_snapshot('public.t', {old})")
@@ -156,7 +156,7 @@ def test_a_note_of_another_line_of_versions_is_not_believed(place: tuple[Lake, D
     """Rows of somebody's own, put there after the version with the record was expired: where they stand is unknown."""
     lake, database = place
     before = copied(lake, database, "t")
-    with lake._driver.session("a user") as session:
+    with lake._spark.driver.session("a user") as session:
         for _ in range(2):
             session.sql("CREATE OR REPLACE TABLE lake.public.t USING iceberg AS SELECT * FROM lake.public.t LIMIT 3")
         session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")

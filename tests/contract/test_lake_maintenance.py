@@ -213,7 +213,7 @@ def test_vectors_that_share_a_file_survive_the_expiry_of_the_version_that_replac
 def test_the_record_is_kept_when_a_version_without_one_is_on_top_of_it(kept: Make, spark: Any) -> None:
     t = kept(small_files=1000, snapshots_kept=1, snapshot_retention=0)
     t.merge(3)
-    with t.lake._driver.session("somebody's own maintenance") as session:
+    with t.lake._spark.driver.session("somebody's own maintenance") as session:
         session.sql(
             "CALL lake.system.rewrite_data_files(table => 'public.kept', options => map('rewrite-all', 'true'))"
         )
@@ -230,7 +230,7 @@ def test_the_record_is_kept_when_a_version_without_one_is_on_top_of_it(kept: Mak
 def test_tags_of_others_are_kept_by_the_expiry(kept: Make) -> None:
     t = kept(small_files=1000, snapshots_kept=1, snapshot_retention=0)
     t.merge(1)
-    with t.lake._driver.session("somebody's tag") as session:
+    with t.lake._spark.driver.session("somebody's tag") as session:
         session.sql("ALTER TABLE lake.public.kept CREATE TAG audited")
     with t.reader() as table:
         tagged = table.current_snapshot()

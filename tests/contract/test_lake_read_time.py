@@ -166,12 +166,12 @@ def test_a_table_after_many_small_merges_reads_nearly_as_fast_as_a_fresh_one(
         while (work := busy.lake.due(busy.applied)) is None or not work.compact:
             busy.merge()
         assert_holds(path, busy.rows)
-        with busy.lake._driver.session("reading") as session:
+        with busy.lake._spark.driver.session("reading") as session:
             write_afresh(session)
             reads = {"Spark": spark_reads(session), "pyiceberg": pyiceberg_reads(path)}
         left_alone(busy)
         assert_holds(path, busy.rows)
-        with busy.lake._driver.session("reading") as session:
+        with busy.lake._spark.driver.session("reading") as session:
             reads |= {"Spark, left alone": spark_reads(session), "pyiceberg, left alone": pyiceberg_reads(path)}
     with capsys.disabled():
         print("", report(busy, reads), sep="\n")  # noqa: T201 - the figures are what the proof is for

@@ -34,7 +34,7 @@ class There:
 lake = Lake(Config(source={{"dsn": {dsn!r}}}, lake={{"path": {path!r}}}, spark={{"master": "local[2]"}}))
 lake.start()
 lake.start()
-print("jvm", lake._driver.gateway.proc.pid, flush=True)
+print("jvm", lake._spark.driver.gateway.proc.pid, flush=True)
 database = Database(There(), "x")
 schema = describe(database, TableId("public", "t"))
 source = copy_source(database, schema)

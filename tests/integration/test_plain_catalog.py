@@ -29,13 +29,13 @@ def test_the_files_alone_say_what_iceberg_says_after_each_commit(
     source_id = f"7000000000000000000/5/{applied.schema.oid}"
 
     def same() -> None:
-        with lake._work("reading", NAME) as session:
+        with lake._spark.work("reading", NAME) as session:
             assert without_spark.find(path, NAME) == lake._tables.find(session, NAME)
 
     same()
     lake.restate(replace(applied, lsn=Lsn(applied.lsn + 100), manifest=7), source_id)
     same()
-    with lake._work("writing", NAME) as session:
+    with lake._spark.work("writing", NAME) as session:
         # Somebody else's commit has no record of ours: the one before it counts.
         session.sql("DELETE FROM lake.public.t WHERE id = 1")
     same()

@@ -2,8 +2,8 @@
 
 from .checksum import verify
 from .manifest import Manifest, Refusal, Segment, TableCut, Truncation
-from .origin import Origin, Start
-from .store import ChangeLog, logged_groups
+from .origin import Origin, Start, logged_groups
+from .store import ChangeLog
 
 __all__ = [
     "ChangeLog",

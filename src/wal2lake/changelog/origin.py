@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from ..errors import ChangeLogDamaged
 from ..position import Lsn
+from .durable import read, replace
 
-if TYPE_CHECKING:
-    pass
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,48 @@ class Origin:
     system_identifier: str
     database_oid: int
     slot: str
+
+
+def logged_groups(root: Path) -> list[str]:
+    """The groups that have a log."""
+    return sorted(path.parent.name for path in root.glob("*/group.json"))
+
+
+class GroupFile:
+    """group.json: which database and slot a log is from, and where its stretches begin."""
+
+    def __init__(self, directory: Path, group: str) -> None:
+        self._path, self._group = directory / "group.json", group
+        self._known: tuple[tuple[int, int], dict[str, Any]] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """What it says; it is replaced whole, so the file's identity tells whether it is still that."""
+        try:
+            facts = self._path.stat()
+        except FileNotFoundError:
+            raise self._damaged("group.json is missing") from None
+        identity = (facts.st_ino, facts.st_mtime_ns)
+        if self._known is None or self._known[0] != identity:
+            self._known = (identity, self._parse())
+        return self._known[1]
+
+    def _parse(self) -> dict[str, Any]:
+        text = read(self._path) or ""
+        try:
+            data: dict[str, Any] = json.loads(text)
+        except ValueError:
+            raise self._damaged("group.json can't be read") from None
+        if data.get("format") != FORMAT:
+            raise self._damaged(f"group.json has format {data.get('format')}, this version reads {FORMAT}")
+        return data
+
+    def write(self, origin: Origin, starts: list[Start]) -> None:
+        data = {
+            "format": FORMAT, "group": self._group, "system_identifier": origin.system_identifier,
+            "database_oid": origin.database_oid, "slot": origin.slot,
+            "starts": [{"manifest": start.manifest, "lsn": str(start.lsn)} for start in starts],
+        }  # fmt: skip
+        replace(self._path, json.dumps(data, indent=1))
+
+    def _damaged(self, cause: str) -> ChangeLogDamaged:
+        return ChangeLogDamaged(group=self._group, path=str(self._path.parent), cause=cause)

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
@@ -34,20 +34,14 @@ from .checksum import verify
 from .durable import belongs_to_another, create, read, replace, sync_directory
 from .leaves import Leaves
 from .manifest import Manifest, Segment, TableCut
-from .origin import Identity, Origin, Start
+from .origin import GroupFile, Identity, Origin, Start
 from .schemas import Schemas
 from .witness import Witness
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 1
 _CACHED_MANIFESTS = 512
-
-
-def logged_groups(root: Path) -> list[str]:
-    """The groups that have a log."""
-    return sorted(path.parent.name for path in root.glob("*/group.json"))
 
 
 class ChangeLog:
@@ -62,7 +56,7 @@ class ChangeLog:
         """bytes of manifests that were swept: they are asked for right after"""
         self._last = 0
         self._oldest = 0
-        self._group_file: tuple[tuple[int, int], dict[str, Any]] | None = None
+        self._group_file = GroupFile(self.directory, group)
         self.schemas = Schemas(self.directory / "schemas")
         self.leaves = Leaves(self.directory)
 
@@ -72,7 +66,7 @@ class ChangeLog:
             directory.mkdir(parents=True, exist_ok=True)
         sync_directory(self.directory.parent)
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
-        self._write_group(origin, self.starts if self.exists else [])
+        self._group_file.write(origin, self.starts if self.exists else [])
 
     def begin(self, lsn: Lsn, appends: bool = False, damaged: bool = False) -> None:
         """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it.
@@ -87,7 +81,7 @@ class ChangeLog:
         (self.directory / "append.json").unlink(missing_ok=True)
         if appends:
             self.append_from(lsn)
-        self._write_group(self.origin, [*kept, Start(first, lsn)])
+        self._group_file.write(self.origin, [*kept, Start(first, lsn)])
         if damaged:
             for number in numbers:
                 self._manifest_path(number).unlink(missing_ok=True)
@@ -117,11 +111,10 @@ class ChangeLog:
         self._cache.clear()
         self.schemas.forget()
         self._last = self._oldest = 0
-        self._group_file = None
 
     @property
     def origin(self) -> Origin:
-        data = self._group()
+        data = self._group_file.read()
         return Origin(data["system_identifier"], data["database_oid"], data["slot"])
 
     def must_be_from(self, identity: Identity) -> None:
@@ -134,7 +127,7 @@ class ChangeLog:
     @property
     def starts(self) -> list[Start]:
         """All stretches, oldest first."""
-        return [Start(part["manifest"], Lsn.parse(part["lsn"])) for part in self._group()["starts"]]
+        return [Start(part["manifest"], Lsn.parse(part["lsn"])) for part in self._group_file.read()["starts"]]
 
     @property
     def stretch(self) -> Start:
@@ -375,37 +368,6 @@ class ChangeLog:
         self._cache[manifest.number] = manifest
         while len(self._cache) > _CACHED_MANIFESTS:
             self._cache.popitem(last=False)
-
-    def _group(self) -> dict[str, Any]:
-        """What group.json says; it is replaced whole, so the file's identity tells whether it is still that."""
-        path = self.directory / "group.json"
-        try:
-            facts = path.stat()
-        except FileNotFoundError:
-            raise self._damaged("group.json is missing") from None
-        identity = (facts.st_ino, facts.st_mtime_ns)
-        if self._group_file is None or self._group_file[0] != identity:
-            self._group_file = (identity, self._parse_group(path))
-        return self._group_file[1]
-
-    def _parse_group(self, path: Path) -> dict[str, Any]:
-        text = read(path) or ""
-        try:
-            data: dict[str, Any] = json.loads(text)
-        except ValueError:
-            raise self._damaged("group.json can't be read") from None
-        if data.get("format") != FORMAT:
-            raise self._damaged(f"group.json has format {data.get('format')}, this version reads {FORMAT}")
-        return data
-
-    def _write_group(self, origin: Origin, starts: list[Start], pending: bool = False) -> None:
-        data = {
-            "format": FORMAT, "group": self.group, "system_identifier": origin.system_identifier,
-            "database_oid": origin.database_oid, "slot": origin.slot,
-            "starts": [{"manifest": start.manifest, "lsn": str(start.lsn)} for start in starts],
-            "pending": pending,
-        }  # fmt: skip
-        replace(self.directory / "group.json", json.dumps(data, indent=1))
 
     def _damaged(self, cause: str) -> ChangeLogDamaged:
         return ChangeLogDamaged(group=self.group, path=str(self.directory), cause=cause)

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-import sqlite3
-import threading
 from collections.abc import Mapping
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 from .. import faults
@@ -25,20 +19,18 @@ from ..schema import TableId, TableSchema
 from .compaction_policy import Facts, facts_of
 from .expired_versions import ExpiredVersions
 from .format import Found, Record
-from .java import Java, jvm
+from .iceberg_catalog import IcebergCatalog
+from .java import jvm
 from .java_errors import chain
 from .layout import Layout
 from .metadata import NOTED, RECORD, SCHEMA, WAP, found, identity, later, local, properties_of, record_of, schema_text
-from .names import CATALOG, CATALOG_FILE, directory, quoted, sql_name
+from .names import CATALOG, quoted, sql_name
 from .replacing import Replacement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ..config import Config
 
-_SQLITE = "jdbc:sqlite:"
-_PREFIX = f"spark.sql.catalog.{CATALOG}"
 _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MOVING = "wal2lake_moving_"
 _STAGED = "wal2lake_staged_"
@@ -47,7 +39,6 @@ _GUARD = "wal2lake_guard"
 _WAP_ID, _WAP_SUMMARY = "spark.wap.id", "wap.id"
 _ATTEMPTS = 3
 _GAINS = {"added-records": 1, "deleted-records": -1, "added-position-deletes": -1, "removed-position-deletes": 1}
-_MISSING = ("NoSuchTableException", "NoSuchNamespaceException", "NoSuchViewException")
 
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "3",
@@ -67,34 +58,10 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 }
 
 
-class IcebergTables:
+class IcebergTables(IcebergCatalog):
     """TableFormat for Iceberg."""
 
     row_address = ("_file", "_pos")
-
-    def __init__(self, config: Config) -> None:
-        self._lake = config.lake
-        self._path = Path(config.lake.path).absolute()
-        self._namespaces = threading.Lock()
-        self._found_java: Java | None = None
-
-    def settings(self) -> dict[str, str]:
-        given = self._lake.catalog
-        catalog = dict(given) if given else _sqlite_catalog(self._path)
-        implementation = catalog.pop("spark-catalog", "org.apache.iceberg.spark.SparkCatalog")
-        settings = {_PREFIX: implementation, f"{_PREFIX}.cache-enabled": "false"}
-        return settings | {f"{_PREFIX}.{name}": value for name, value in catalog.items()}
-
-    @property
-    def in_sqlite(self) -> bool:
-        """Whether the catalog is our own file beside the tables."""
-        return not self._lake.catalog
-
-    @property
-    def sqlite_file(self) -> Path | None:
-        """The file of the catalog, our own or the user's, if it is one of SQLite's."""
-        given = self._lake.catalog
-        return sqlite_file(given.get("uri", "")) if given else self._path / CATALOG_FILE
 
     def commit_settings(self, record: Record, staged: str | None = None) -> dict[str, str]:
         settings = {_SNAPSHOT_PROPERTY + name: value for name, value in self.commit_properties(record).items()}
@@ -109,27 +76,6 @@ class IcebergTables:
 
     def sql_name(self, table: TableId) -> str:
         return sql_name(table)
-
-    def new_location(self, table: TableId) -> Path | None:
-        """A directory that no other table has or had; None if the user's own catalog decides where a table goes."""
-        return None if self._lake.catalog else directory(self._path, table, secrets.token_hex(4))
-
-    @property
-    def catalog_decides(self) -> bool:
-        """Whether the user's own catalog says where tables go, so that two may have one directory."""
-        return bool(self._lake.catalog)
-
-    def placed(self, session: SparkSession, location: str) -> frozenset[TableId]:
-        """The tables whose files are in a directory."""
-        if self.catalog_decides:
-            catalog = self._catalog(session)
-            ids = [each for space in catalog.listNamespaces() for each in catalog.listTables(space)]
-            found = {each: local(str(catalog.loadTable(each).location())) for each in ids}
-            return frozenset(_table_id(each) for each, place in found.items() if place == location)
-        # Asked of the catalog's own file: one table that can't be read must not hinder another.
-        with closing(sqlite3.connect(f"{(self._path / CATALOG_FILE).as_uri()}?mode=ro", uri=True, timeout=60)) as db:
-            rows = db.execute("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables").fetchall()
-        return frozenset(TableId(space, name) for space, name, file in rows if local(file).startswith(location + "/"))
 
     def find(self, session: SparkSession, table: TableId) -> Found | None:
         loaded = self.load(session, table)
@@ -397,26 +343,6 @@ class IcebergTables:
             summary = self._summary(session, snapshot)
         return found
 
-    def _catalog(self, session: SparkSession) -> Any:
-        return self._java(session).catalog(session)
-
-    def _java(self, session: SparkSession) -> Java:
-        # Objects of a JVM that has died mean nothing to the next one.
-        if self._found_java is None or self._found_java.gateway is not session.sparkContext._gateway:
-            self._found_java = Java(session)
-        return self._found_java
-
-    def load(self, session: SparkSession, table: TableId) -> Any:
-        """Iceberg's own object of a table, as the table is now; None if there is none."""
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            return self._catalog(session).loadTable(self._java(session).identifier(table))
-        except Py4JJavaError as error:
-            if any(link.name.endswith(_MISSING) for link in chain(error)):
-                return None
-            raise
-
 
 def _staged(loaded: Any, staged: str) -> Any:
     """The snapshot that was written under a name; None if there is none. It is among the last."""
@@ -436,31 +362,6 @@ def _outrun(table: TableId) -> CommitFailed:
     return CommitFailed(table=str(table), cause="another writer changed the table at the same time")
 
 
-def _sqlite_catalog(path: Path) -> dict[str, str]:
-    return {
-        "type": "jdbc",
-        "uri": f"{_SQLITE}{path / CATALOG_FILE}",
-        "warehouse": str(path),
-        "jdbc.schema-version": "V1",
-        # Others read the catalog while the JVM commits.
-        "jdbc.busy_timeout": "60000",
-        "jdbc.journal_mode": "WAL",
-    }
-
-
-def sqlite_file(uri: str) -> Path | None:
-    """The file that a JDBC address of SQLite means; None for another database, or one in memory."""
-    kind, rest = uri[: len(_SQLITE)], uri[len(_SQLITE) :]
-    name, _, options = rest.partition("?")
-    if kind.lower() != _SQLITE or not name or name.startswith(":") or "mode=memory" in options:
-        return None
-    if not name.startswith("file:"):
-        return Path(name)
-    path = unquote(name.removeprefix("file:"))
-    # file:/path, file:///path and file://localhost/path are the same.
-    return Path(re.sub("^//(localhost)?(?=/)", "", path))
-
-
 def _columns(frame: DataFrame) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
 
@@ -471,7 +372,3 @@ def _facts(loaded: Any, current: Any, summary: Mapping[str, str]) -> Facts:
     snapshots = loaded.snapshots()
     oldest = snapshots.get(0).timestampMillis()
     return facts_of(summary, snapshots.size(), oldest, current.timestampMillis())
-
-
-def _table_id(identifier: Any) -> TableId:
-    return TableId(str(identifier.namespace()), str(identifier.name()))

@@ -7,29 +7,18 @@ commit did is always taken from the version that it made, never assumed.
 from __future__ import annotations
 
 import logging
-import tempfile
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from .. import faults
 from ..errors import (
     CommitFailed,
-    LakeUnwritable,
-    RowsNotKept,
-    SparkLost,
     SparkUnavailable,
     Wal2LakeError,
-    advise,
 )
 from ..evolution import facts_differ
-from ..position import LakeVersion
-from ..quoting import toml
 from ..schema import TableId, TableSchema
 from ..source.model import CopySource, ExportedSnapshot
 from . import without_spark
@@ -37,12 +26,11 @@ from .carriable import require_carriable
 from .commit_plan import How, Plan, plan
 from .compaction import Maintenance
 from .compaction_policy import Work
-from .filesystem import network_file_system
-from .format import Found, Record
+from .copy_writer import CopyWriter
+from .format import Record
 from .iceberg import IcebergTables
-from .java_errors import copy_failure, lake_failure
+from .lookup import Lookup
 from .model import Applied, Batch, Into
-from .names import OURS
 from .pending_files import PendingFiles
 from .records import (
     already_applied,
@@ -53,13 +41,11 @@ from .records import (
     not_ours,
     require_own,
     still_at,
-    table_gone,
 )
-from .restarts import MOST_IN_A_ROW, Restarts
-from .spark import Driver
+from .spark_service import SparkService
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from ..config import Config
     from .exchange import Exchange
@@ -77,116 +63,57 @@ class Lake:
 
     def __init__(self, config: Config, spark: SparkSession | None = None, on_demand: bool = False) -> None:
         """`on_demand`: there may be nothing to do, so Spark is started when it is needed."""
-        self._on_demand = on_demand and spark is None
         self._path = Path(config.lake.path).absolute()
-        self._driver = Driver(config, spark)
         self._tables = IcebergTables(config)
+        self._spark = SparkService(config, self._tables, spark, on_demand)
         self._pending_files = PendingFiles(self._path, self._tables)
+        self._lookup = Lookup(self._tables)
+        self._copies = CopyWriter(self._spark, self._tables, self._lookup, self._pending_files)
         self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
         self._with_copies: set[TableId] = set()
         """tables in which rows that are the same were found; tables that are dropped may stay in it"""
         self._cancelled = 0
-        self._opening = False
-        self._starting = threading.Lock()
-        self._started = False
-        self._stopped = threading.Event()
-        self._keeper: threading.Thread | None = None
-        self.starts = 0
-        """how many times Spark has been started; work that failed with a JVM can be tried again on the next one"""
-        self.failure: SparkUnavailable | None = None
-        """why there will be no Spark any more: it died too often, or a session that was given has ended"""
 
     @property
     def ready(self) -> bool:
         """Whether Spark is there to work with; it is not while it is being started again."""
-        return self._started or self._waits_for_demand
+        return self._spark.ready
 
     @property
-    def _waits_for_demand(self) -> bool:
-        return self._on_demand and not self._started and self.starts == 0
+    def starts(self) -> int:
+        """How many times Spark has been started."""
+        return self._spark.starts
+
+    @property
+    def failure(self) -> SparkUnavailable | None:
+        """Why there will be no Spark any more."""
+        return self._spark.failure
 
     def begin(self) -> None:
         """Start Spark, unless that is left to whoever needs it first."""
-        if not self._waits_for_demand:
-            self.start()
+        self._spark.begin()
 
     def start(self) -> None:
-        """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError.
-
-        When its JVM dies it is started again, as long as that does not happen too often.
-        """
-        with self._starting:
-            if self.failure is not None:
-                raise self.failure
-            if self._started:
-                return
-            self._open()
-            if not self._driver.given and self._keeper is None:
-                self._keeper = threading.Thread(target=self._keep, name="spark-keeper", daemon=True)
-                self._keeper.start()
-
-    def _open(self) -> None:
-        self._require_local_catalog()
-        self._require_writable()
-        self._driver.start(self._tables.settings())
-        self._opening = True
-        try:
-            with self._work("opening the catalog", "the lake") as session:
-                self._tables.find(session, TableId("wal2lake", "wal2lake"))
-        finally:
-            self._opening = False
-        self.starts += 1
-        self._started = True
-
-    def _keep(self) -> None:
-        """Start Spark again whenever its JVM has ended by itself."""
-        restarts = Restarts()
-        while True:
-            began = monotonic()
-            how = self._driver.wait()
-            self._started = False
-            delay = restarts.ended(monotonic() - began)
-            while not self._stopped.is_set():
-                if delay is None:
-                    self.failure = _given_up(how)
-                    return
-                log.warning("Spark's JVM is gone (%s); it is started again", how)
-                if self._stopped.wait(delay):
-                    return
-                try:
-                    with self._starting:
-                        self._driver.discard()
-                        self._open()
-                    log.info("Spark is back")
-                    break
-                except Exception as error:
-                    log.debug("starting Spark again", exc_info=True)
-                    how, delay = advise(error).message, restarts.ended(0.0)
-            if self._stopped.is_set():
-                return
+        """Start Spark and open the catalog, once. Raises SparkUnavailable, LakeUnwritable or LakeError."""
+        self._spark.start()
 
     def stop(self) -> None:
         """End the Spark that `start` began; a session that was given goes on. Safe from any thread, and twice."""
-        self._stopped.set()
-        self._driver.stop()
+        self._spark.stop()
 
     def kill(self) -> None:
-        """End the Spark that `start` began at once, also while it starts: work under way fails, no commit is half made.
-
-        A session that was given goes on.
-        """
-        self._stopped.set()
-        self._driver.kill()
+        """End the Spark that `start` began at once, also while it starts: work under way fails."""
+        self._spark.kill()
 
     def cancel(self, tables: Collection[TableId] | None = None) -> None:
         """Let the work under way, or that on some tables, fail now, so that a stop is quick; no commit is half made."""
         self._cancelled += 1
         try:
             if tables is None:
-                self._driver.cancel()
+                self._spark.driver.cancel()
             else:
                 names = tuple(f" {table}" for table in tables)
-                self._driver.cancel(lambda label: label.endswith(names))
+                self._spark.driver.cancel(lambda label: label.endswith(names))
             self._maintenance.cancel(tables)
         except Exception:
             # The JVM is gone, and what it did with it.
@@ -197,15 +124,15 @@ class Lake:
 
         What a copy or a drop of it left behind when it was cut off is cleared up.
         """
-        if self._waits_for_demand and not self._pending_files.noted(source_id) and self._tables.in_sqlite:
+        if self._spark.waits_for_demand and not self._pending_files.noted(source_id) and self._tables.in_sqlite:
             try:
                 found = without_spark.find(self._path, table)
                 return None if found is None else applied_of(require_own(found, table, source_id), table)
             except without_spark.NotPlain:
                 log.debug("%s: only Iceberg itself can read it", table)
-        with self._work("reading", table) as session:
+        with self._spark.work("reading", table) as session:
             self._pending_files.clear(session, source_id)
-            found = self._own(session, table, source_id)
+            found = self._lookup.own(session, table, source_id)
         return None if found is None else applied_of(found, table)
 
     def holder(self, table: TableId) -> str | None:
@@ -213,7 +140,7 @@ class Lake:
 
         Raises ForeignTable if wal2lake did not make it.
         """
-        with self._work("reading", table) as session:
+        with self._spark.work("reading", table) as session:
             found = self._tables.find(session, table)
         if found is not None and found.source is None:
             raise not_ours(table)
@@ -221,7 +148,7 @@ class Lake:
 
     def has(self, table: TableId, source_id: str) -> bool:
         """Whether the lake has a table of this name that was made from a source table."""
-        with self._work("reading", table) as session:
+        with self._spark.work("reading", table) as session:
             found = self._tables.find(session, table)
         return found is not None and found.source == source_id
 
@@ -241,40 +168,11 @@ class Lake:
         keeps those that it has. Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit
         its lake type.
         """
-        into = into or Into(source.schema.id)
-        table = into.table
-        require_carriable(source.schema)
-        source = replace(source, schema=replace(source.schema, id=table))
-        with self._work("copying", table, copy=True) as quiet:
-            found = self._own(quiet, table, source_id, into.formerly)
-            self._pending_files.clear(quiet, source_id)
-            before = found.record.version.commit if found is not None and found.record is not None else 0
-            record = Record(snapshot.lsn, manifest, 0, LakeVersion(epoch, max(before + 1, into.least)))
-            settings = self._tables.commit_settings(record)
-            if found is not None and not into.rows and found.source == source_id:
-                self._tables.restate(quiet, table, record, found.record)
-                return self._now(quiet, table, source_id)
-            location = self._pending_files.copying(table, source_id, found)
-            try:
-                with self._driver.session(f"copy of {table}", settings) as session:
-                    source, kept = _keeping(session, self._tables, source, found if into.keep else None, source_id)
-                    write = (
-                        partial(self._tables.replace, parent=found.record)
-                        if found is not None
-                        else partial(self._tables.create, location=location)
-                    )
-                    self._write_copy(session, source, snapshot, source_id, write, progress, into.rows, kept)
-            except BaseException as error:
-                self._after_failed_copy(source_id, error)
-                raise
-            faults.reached(faults.COPY_WRITTEN)
-            self._pending_files.done(source_id)
-            made = self._own(quiet, table, source_id)
-        if made is None:
-            raise table_gone(table)
-        self._with_copies.discard(table)
-        progress(made.rows)
-        return applied_of(made, table)
+        copied = self._copies.write(
+            source, snapshot, source_id, manifest, progress, into or Into(source.schema.id), epoch
+        )
+        self._with_copies.discard(copied.schema.id)
+        return copied
 
     def apply(self, applied: Applied, batch: Batch, source_id: str, epoch: int = 0) -> Applied:
         """Bring a batch into its table in one commit, or find that it is there already; the record afterwards.
@@ -307,8 +205,8 @@ class Lake:
             # Spark goes by the size of files, and what is small there may be large in memory.
             settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
         try:
-            with self._work("applying changes to", table, settings) as session:
-                found = self._there(session, table, source_id)
+            with self._spark.work("applying changes to", table, settings) as session:
+                found = self._lookup.there(session, table, source_id)
                 now, already = already_applied(applied_of(found, table), applied, batch, epoch)
                 if already:
                     return now
@@ -354,8 +252,8 @@ class Lake:
 
         table, record = applied.schema.id, None
         require_carriable(schema)
-        with self._work("changing the columns of", table) as session:
-            now = self._still(session, applied, source_id, epoch)
+        with self._spark.work("changing the columns of", table) as session:
+            now = self._lookup.still(session, applied, source_id, epoch)
             if now.schema != schema or now.schema.heaps != schema.heaps or facts_differ(now.schema, schema):
                 if alter.rewrites(now.schema, schema, now.rows):
                     record = Record(now.lsn, now.manifest, now.changes, next_version(now.version, epoch))
@@ -364,11 +262,11 @@ class Lake:
                     faults.reached(faults.LAKE_EVOLVED)
         if record is not None:
             settings = dict(self._tables.commit_settings(record))
-            with self._work("changing the columns of", table, settings) as session:
+            with self._spark.work("changing the columns of", table, settings) as session:
                 alter.rewrite(session, self._tables, now.schema, schema, source_id, as_record(now))
                 faults.reached(faults.LAKE_EVOLVED)
-        with self._work("reading", table) as session:
-            now = self._now(session, table, source_id)
+        with self._spark.work("reading", table) as session:
+            now = self._lookup.now(session, table, source_id)
         log.info("%s: its columns follow the source", table)
         # Batches without effect may have moved the position beyond the record.
         return replace(
@@ -390,13 +288,13 @@ class Lake:
         version, staged = next_version(applied.version, epoch), self._tables.new_stage()
         record = Record(snapshot.lsn, applied.manifest, applied.changes, version)
         settings = dict(self._tables.commit_settings(record, staged))
-        with self._work("exchanging partitions of", table, settings, True) as session:
-            found = self._there(session, table, source_id)
+        with self._spark.work("exchanging partitions of", table, settings, True) as session:
+            found = self._lookup.there(session, table, source_id)
             now = still_at(applied_of(found, table), applied, epoch)
             if now.lsn > snapshot.lsn:
                 raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
             self._tables.stage(session, table, found)
-            rows = initial_copy.read(session, source, snapshot, self._driver.cores)
+            rows = initial_copy.read(session, source, snapshot, self._spark.driver.cores)
             if exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
                 self._tables.publish(session, table, staged, as_record(now))
             else:
@@ -415,12 +313,12 @@ class Lake:
         """
         table, cancelled = applied.schema.id, self._cancelled
         try:
-            with self._work("the maintenance of", table) as session:
-                now = self._still(session, applied, source_id, applied.version.epoch)
+            with self._spark.work("the maintenance of", table) as session:
+                now = self._lookup.still(session, applied, source_id, applied.version.epoch)
                 record = as_record(now)
                 self._maintenance.work(session, table, self._tables.commit_properties(record))
                 self._tables.note_record(session, table)
-                now = self._now(session, table, source_id)
+                now = self._lookup.now(session, table, source_id)
                 # Batches without effect may have moved the position beyond the record.
                 return replace(applied, rows=now.rows, compaction_facts=now.compaction_facts)
         except Wal2LakeError as error:
@@ -436,24 +334,24 @@ class Lake:
         The version that its schema has in the change log is written, too.
         """
         table = applied.schema.id
-        with self._work("noting the position of", table) as session:
-            now = self._still(session, applied, source_id, epoch)
+        with self._spark.work("noting the position of", table) as session:
+            now = self._lookup.still(session, applied, source_id, epoch)
             record = Record(applied.lsn, applied.manifest, applied.changes, next_version(now.version, epoch))
             if now.schema.version != applied.schema.version:
                 self._tables.describe(session, table, applied.schema, source_id, as_record(now))
             # Describing it makes no new version.
             self._tables.restate(session, table, record, as_record(now))
-            return self._now(session, table, source_id)
+            return self._lookup.now(session, table, source_id)
 
     def rename(self, source_id: str, names: Sequence[TableId], new: TableId) -> Applied | None:
         """Give the table of a source table another name; its files stay where they are. None if the lake has none.
 
         It has one of `names` now, or the new one already. Raises ForeignTable if that is another's.
         """
-        with self._work("renaming", new) as session:
+        with self._spark.work("renaming", new) as session:
             # What an interrupted copy has left is found by the name that the table had.
             self._pending_files.clear(session, source_id)
-            if self._own(session, new, source_id) is None:
+            if self._lookup.own(session, new, source_id) is None:
                 found = ((name, self._tables.find(session, name)) for name in names)
                 old = next((name for name, one in found if one is not None and one.source == source_id), None)
                 if old is None:
@@ -461,7 +359,7 @@ class Lake:
                 self._tables.rename(session, old, new)
                 log.info("lake table %s is renamed to %s", old, new)
                 faults.reached(faults.LAKE_RENAMED)
-            now = self._now(session, new, source_id)
+            now = self._lookup.now(session, new, source_id)
             # The name in the table's own description is set last, so that it is set again after a crash in between.
             self._tables.describe(session, new, now.schema, source_id, as_record(now))
             return now
@@ -471,7 +369,7 @@ class Lake:
 
         With `source_id`, only if it was made from that source table.
         """
-        with self._work("dropping", table) as session:
+        with self._spark.work("dropping", table) as session:
             if source_id is not None:
                 self._pending_files.clear(session, source_id)
             found = self._tables.find(session, table)
@@ -483,77 +381,6 @@ class Lake:
             self._tables.drop(session, table)
             self._pending_files.clear(session, found.source)
 
-    @contextmanager
-    def _work(
-        self, operation: str, table: TableId | str, settings: dict[str, str] | None = None, copy: bool = False
-    ) -> Iterator[SparkSession]:
-        """A session for one piece of work; what fails in it comes out as an error of ours."""
-        if self._waits_for_demand and not self._opening:
-            self.start()
-        try:
-            with self._driver.session(f"{operation} {table}", settings) as session:
-                yield session
-        except Wal2LakeError:
-            raise
-        except Exception as error:
-            if copy and isinstance(table, TableId):
-                failure = copy_failure(error, table, str(self._path))
-            else:
-                failure = lake_failure(error, table, operation, str(self._path))
-            raise self._lost(failure) from error
-
-    def _lost(self, failure: Wal2LakeError) -> Wal2LakeError:
-        """The error of some work, or that its JVM has ended meanwhile, of which errors of any kind may follow."""
-        if isinstance(failure, SparkLost) and not self._stopped.is_set():
-            # A JVM that can't be talked to is of no use, whether or not its process is still there.
-            self._started = False
-            self._driver.kill()
-        if self._stopped.is_set() or not self._driver.gone:
-            return failure
-        if self._driver.given:
-            self.failure = SparkUnavailable(
-                cause="the session that was given has ended", remedy="make a new one and start the mirror again with it"
-            )
-            return self.failure
-        return failure if isinstance(failure, SparkLost) else SparkLost(cause="it ended while there was work under way")
-
-    def _require_local_catalog(self) -> None:
-        """Refuse a catalog in a SQLite file that others could write to from elsewhere: its locks would not hold."""
-        file = self._tables.sqlite_file
-        kind = None if file is None else network_file_system(file)
-        if kind is not None:
-            raise LakeUnwritable(
-                path=str(self._path),
-                cause=f"its catalog {file} would be a SQLite file on a network file system ({kind})",
-                remedy="keep the catalog in a database, as in: [lake.catalog] type = 'jdbc', uri ="
-                " 'jdbc:postgresql://host/database', 'jdbc.user' = 'user', 'jdbc.password' = 'password', warehouse ="
-                f" {toml(str(self._path))}; or keep it on a local disk",
-            )  # fmt: skip
-
-    def _require_writable(self) -> None:
-        try:
-            (self._path / OURS).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._path):
-                pass
-        except OSError as error:
-            raise LakeUnwritable(path=str(self._path), cause=error.strerror) from error
-
-    def _own(self, session: SparkSession, table: TableId, source_id: str, formerly: str | None = None) -> Found | None:
-        found = self._tables.find(session, table)
-        return None if found is None else require_own(found, table, source_id, formerly)
-
-    def _there(self, session: SparkSession, table: TableId, source_id: str) -> Found:
-        found = self._own(session, table, source_id)
-        if found is None:
-            raise table_gone(table)
-        return found
-
-    def _now(self, session: SparkSession, table: TableId, source_id: str) -> Applied:
-        return applied_of(self._there(session, table, source_id), table)
-
-    def _still(self, session: SparkSession, applied: Applied, source_id: str, epoch: int) -> Applied:
-        return still_at(self._now(session, applied.schema.id, source_id), applied, epoch)
-
     def _despite(self, error: Wal2LakeError, applied: Applied, batch: Batch, source_id: str) -> Applied:
         try:
             now = self.applied(applied.schema.id, source_id)
@@ -562,55 +389,3 @@ class Lake:
         if now is not None and includes(now, batch):
             return now
         raise error
-
-    def _write_copy(
-        self, session: SparkSession, source: CopySource, snapshot: ExportedSnapshot, source_id: str,
-        write: Callable[..., None], progress: Callable[[int], None], filled: bool,
-        kept: DataFrame | None,
-    ) -> None:  # fmt: skip
-        from . import initial_copy
-
-        rows = initial_copy.read(session, source, snapshot, self._driver.cores)
-        if not filled:
-            rows = rows.where("false")
-        if kept is not None:
-            rows = rows.unionByName(kept)
-        with initial_copy.watched(session, self._driver.group(), progress):
-            write(session, rows, source.schema, source_id)
-
-    def _after_failed_copy(self, source_id: str, error: BaseException) -> None:
-        if not isinstance(error, Exception):
-            return
-        try:
-            with self._driver.session("cleaning up after a copy") as session:
-                self._pending_files.clear(session, source_id)
-        except Exception:
-            # The note stays, and whoever looks at the table next does it.
-            log.debug("cleaning up after a failed copy", exc_info=True)
-
-
-def _given_up(how: str) -> SparkUnavailable:
-    return SparkUnavailable(
-        cause=f"its JVM ended {MOST_IN_A_ROW + 1} times in a row, last: {how}",
-        remedy="give it more memory, as in: [spark] conf = { 'spark.driver.memory' = '4g' }, and see that the machine"
-        " has it; run with --debug to see Spark's own messages",
-    )
-
-
-def _keeping(
-    session: SparkSession, tables: IcebergTables, source: CopySource, found: Found | None, source_id: str
-) -> tuple[CopySource, DataFrame | None]:
-    """Rows of a lake table that a copy in its place keeps, and the source whose schema says so. Raises RowsNotKept."""
-    from .alter import selection
-    from .exchange import archived
-    from .partition import Untranslatable
-
-    if found is None or found.schema is None or found.source != source_id or not found.schema.partitioned:
-        return source, None
-    try:
-        kept, condition = archived(found.schema, source.schema)
-    except Untranslatable:
-        raise RowsNotKept(table=str(source.schema.id)) from None
-    source = replace(source, schema=replace(source.schema, archived=kept))
-    rows = selection(tables.sql_name(found.schema.id), found.schema, source.schema)
-    return source, session.sql(f"{rows} WHERE {condition}") if kept else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..errors import (
     CommitFailed,
@@ -16,9 +15,6 @@ from ..position import LakeVersion, Lsn
 from ..schema import TableId
 from .format import Found, Record
 from .model import Applied, Batch
-
-if TYPE_CHECKING:
-    pass
 
 
 def applied_of(found: Found, table: TableId) -> Applied:
