@@ -71,6 +71,9 @@ class GroupFile:
             self._known = (identity, self._parse())
         return self._known[1]
 
+    def forget(self) -> None:
+        self._known = None
+
     def _parse(self) -> dict[str, Any]:
         text = read(self._path) or ""
         try:

@@ -109,6 +109,7 @@ class ChangeLog:
         """Delete the whole log."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self._cache.clear()
+        self._group_file.forget()
         self.schemas.forget()
         self._last = self._oldest = 0
 
