@@ -12,7 +12,7 @@ ON_EVERY_MAJOR := $(addprefix tests/,integration/test_binary_against_text.py \
     integration/test_decode_against_postgres.py integration/test_exactness.py integration/test_following.py \
     integration/test_streamed_transactions.py integration/test_slot.py fault/test_schema_changes.py)
 
-.PHONY: help setup demo test test-slow proofs-short test-majors kill-test life-test failure-test ddl-test hostile-test proof-million proof-pgbench lint format bench bench-full docs clean
+.PHONY: help setup demo unit test test-slow proofs-short test-majors kill-test life-test failure-test ddl-test hostile-test proof-million proof-pgbench lint format bench bench-full docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ setup: ## make .venv, find or install Java, fetch Spark's jars; at once when it 
 
 demo: setup ## a live shop database and its mirror, for a minute
 	@$(RUN) -m wal2lake demo --seconds 60
+
+unit: setup ## the pure parts, in seconds
+	$(RUN) -m pytest -q -n 2 tests/unit
 
 test: setup ## every test that takes seconds
 	$(RUN) -m pytest -n 2 $(BY_FILE) -m "not slow"
