@@ -182,7 +182,7 @@ def test_an_error_that_stays_is_told_all_the_time_and_tried_less_and_less_often(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(faults, "reached", reached)
-    monkeypatch.setattr(random, "uniform", lambda least, most: most)
+    monkeypatch.setattr(random, "random", lambda: 0.0)
     with RunningPump(captured) as worker:
         captured.database.execute("INSERT INTO t VALUES (1, 'x')")
         wait_until(lambda: len(attempts) >= 4, 30, "four attempts")
