@@ -2,8 +2,8 @@
 
 Ours reads the change log, in the batches that the scheduler plans, collapses the changes per key and commits each batch
 with its position. The rival is given the collapsed rows, one per key, as Parquet, and merges them in one statement.
-Both have a copy of the table of their own, made by the same code, in one Spark; after each turn the tables are set back
-to what they were before it.
+Both have a copy of the table of their own, made by the same code, in one Spark; after each turn
+the tables are rolled back to what they were before it.
 """
 
 from __future__ import annotations

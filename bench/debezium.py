@@ -104,7 +104,7 @@ def measure(options: Options) -> Section:
             f"{PEER}'s JVM is warm. Its events are on disk as lines of JSON, ours as segments, acknowledged",
             f"tuned: {', '.join(f'{name} = {value}' for name, value in QUICK.items())}; else its own defaults",
             *[
-                f"{each['load']}: tuned, and with its events counted and let go of, {PEER} takes "
+                f"{each['load']}: tuned, and with its events counted and dropped, {PEER} takes "
                 f"{each['let_go_seconds']:.2f} s, {each['let_go_seconds'] / each['seconds']:.1f} times ours"
                 for each in outcomes
             ],

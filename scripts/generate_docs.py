@@ -81,10 +81,12 @@ def _parameters(command: Any) -> Iterator[str]:
     yield from ("| | |", "|---|---|")
     for parameter in shown:
         if parameter.param_type_name == "argument":
-            yield f"| `{parameter.metavar}...` | {parameter.help} |"
+            several = "..." if parameter.nargs == -1 else ""
+            yield f"| `{parameter.metavar}{several}` | {parameter.help} |"
         else:
-            value = "" if parameter.is_flag else f" {parameter.metavar or 'N'}"
-            yield f"| `{', '.join(parameter.opts)}{value}` | {parameter.help} |"
+            value = "" if parameter.is_flag else f" {parameter.metavar}"
+            names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            yield f"| `{names}{value}` | {parameter.help} |"
     yield ""
 
 

@@ -128,7 +128,7 @@ class SourceReplaced(SourceError):
 
 
 class SourceRestored(SourceError):
-    """the database of group {group} was set back since it was captured ({cause}): the lake may have what it has not"""
+    """the database of group {group} was restored to an earlier point ({cause}): the lake may have what it has not"""
 
     remedy_text = "re-copy the tables with: wal2lake tables resync --all"
 

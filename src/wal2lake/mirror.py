@@ -138,7 +138,7 @@ class Mirror:
         return self.status().tables
 
     def check(self) -> tuple[Finding, ...]:
-        """What stands in the way, object by object, with the fix."""
+        """What blocks a run, object by object, with the fix."""
         return preflight(self._config)
 
     def resync(self, names: Sequence[str] = (), all: bool = False, together: bool = False) -> tuple[str, ...]:

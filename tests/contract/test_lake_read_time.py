@@ -162,7 +162,7 @@ def test_a_table_after_many_small_merges_reads_nearly_as_fast_as_a_fresh_one(
         for _ in range(MERGES):
             busy.merge()
             busy.look_after()
-        # As bad as it gets: one more commit has brought it to where small files are joined.
+        # As bad as it gets: one more commit has brought it to where small files are compacted.
         while (work := busy.lake.due(busy.applied)) is None or not work.compact:
             busy.merge()
         assert_holds(path, busy.rows)

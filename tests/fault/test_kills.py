@@ -83,7 +83,7 @@ def _kill_at_random(project: Project, database: Database, chance: random.Random,
             run = None
 
 
-def _assert_no_rubbish(lake: Path) -> None:
+def _assert_no_orphans(lake: Path) -> None:
     log = ChangeLog(lake / "_wal2lake", GROUP)
     named = {s.file for m in log.after(log.oldest() - 1) for cut in m.tables.values() for s in cut.segments}
     there = {file.relative_to(log.directory).as_posix() for file in log.directory.rglob("*.parquet")}
@@ -112,7 +112,7 @@ def _prove(project: Project, database: Database, rounds: int) -> None:
     assert caught_up.code == 0, caught_up.all
     assert_equal_tables(database, project.lake, TABLES)
     _assert_positions(project.lake)
-    _assert_no_rubbish(project.lake)
+    _assert_no_orphans(project.lake)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A source that was set back: restored from a copy of its files, or recovered to an earlier moment.
+"""A source that was restored to an earlier point: restored from a copy of its files, or recovered to an earlier moment.
 
 Its slot may be there, at a position that looks right; never is anything applied over what it has forgotten.
 """
@@ -121,7 +121,7 @@ def _refused_then_repaired(source: Restorable, mirrored: Mirrored) -> None:
         lost = missed(mirrored.once())
         assert set(lost) == set(TABLES)
         for table in lost.values():
-            assert "was set back" in f"{table.error}", table.error
+            assert "was restored to an earlier point" in f"{table.error}", table.error
             assert table.remedy == "re-copy the tables with: wal2lake tables resync --all"
     mirrored.apply_requests(lost[TABLES[0]].remedy)
     mirrored.catches_up(*TABLES)

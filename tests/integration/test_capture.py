@@ -106,7 +106,7 @@ def test_nothing_is_acknowledged_before_the_transaction_is_published(captured: C
         assert not [row["id"] for row in rows if logged <= row["_commit_lsn"] < told], f"{told} told, {logged} logged"
 
 
-def test_who_is_in_a_hurry_is_answered_when_all_is_published_or_nothing_is_to_be(
+def test_a_requested_flush_is_answered_when_all_is_published_or_nothing_is_to_be(
     database: Database, tmp_path: Path
 ) -> None:
     patient = CapturedGroup(database, tmp_path, flush_interval=600)

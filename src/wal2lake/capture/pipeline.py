@@ -8,7 +8,7 @@ them when it comes. Should anything make that doubtful, they are thrown away and
 
 Manifests are published in the order in which they were asked for, and hold whole transactions only. What is on its way
 is bounded by its bytes: `full` asks the reading thread to wait. An error of any thread comes out of `published`; what
-had not been published by then is rubbish, and is read again.
+had not been published by then does not count, and is read again.
 """
 
 from __future__ import annotations
@@ -391,6 +391,6 @@ class Pipeline:
 
 
 def _emptied(parts: deque[Messages]) -> Iterator[Messages]:
-    """Each part is let go of when it is decoded, not when all are."""
+    """Each part is freed when it is decoded, not when all are."""
     while parts:
         yield parts.popleft()

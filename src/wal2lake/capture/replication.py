@@ -60,7 +60,7 @@ class Session:
         self._flush_until: Lsn | None = None
         """when all below it has come, what is complete is published at once"""
         self._owes_answer = False
-        """whether somebody in a hurry has not been told yet that all that was complete is published"""
+        """whether a flush was requested and its answer has not been sent"""
         self._pending_since: float | None = None
         """since when a complete transaction waits for a manifest to be asked for"""
         self._handed_over = 0

@@ -40,11 +40,11 @@ class CaptureReport:
     commit_ts: datetime | None = None
     """commit time of the last transaction in that manifest"""
     error: Wal2LakeError | None = None
-    """what stands in the way; None when all is well"""
+    """what blocks capture; None when all is well"""
     connected_once: bool = False
     """whether the stream has ever been open"""
     answers: int = 0
-    """how often all was published that was complete when somebody was in a hurry"""
+    """how many requested flushes are done"""
     appends: bool = False
     """whether the stream has the publication of append-only tables"""
     budget: Usage = field(default_factory=Usage)

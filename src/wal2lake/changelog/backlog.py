@@ -125,7 +125,7 @@ class Backlog:
         self.complete = len(manifests) < READ_AT_ONCE
 
     def after(self, oid: int, number: int) -> Waiting:
-        """A table's manifests above `number`, which it has; those up to it are let go."""
+        """A table's manifests above `number`, which it has; those up to it are dropped."""
         if number < self._passed.get(oid, 0):
             self._read_again(oid, number)
         self._passed[oid] = number
@@ -136,7 +136,7 @@ class Backlog:
         return queue
 
     def waiting(self, oid: int) -> Iterator[Manifest]:
-        """A table's manifests that were read and not let go of, from any thread."""
+        """A table's manifests that were read and not dropped, from any thread."""
         queue = self._queues.get(oid)
         log = ChangeLog(self._log.directory.parent, self._log.group)
         for number in queue.numbers() if queue is not None else ():
@@ -164,7 +164,7 @@ class Backlog:
         if not self._kept:
             self._named.clear()
 
-    def has_rubbish(self) -> bool:
+    def has_retired(self) -> bool:
         """Whether there is anything to delete."""
         return self._retired > self._deleted
 

@@ -58,7 +58,7 @@ class Usage:
                 return f"the change log takes {self._share} of its disk budget: capture waits, the slot holds the WAL"
             case Level.OVERSIZED:
                 return (
-                    f"the change log takes {self._share} of its disk budget, and nothing of it can be let go of:"
+                    f"the change log takes {self._share} of its disk budget, and nothing of it can be deleted:"
                     " capture goes on; set [changelog] max_bytes higher"
                 )
 

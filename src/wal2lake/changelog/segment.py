@@ -1,7 +1,7 @@
 """Segments: the changes of one table as a Parquet file that Spark and everybody else can read.
 
 A segment grows by a batch at a time and is on disk when it is finished, under a name that no other has; only a
-manifest makes it part of the log. What is not finished is rubbish.
+manifest makes it part of the log. What is not finished is an orphan file.
 """
 
 from __future__ import annotations

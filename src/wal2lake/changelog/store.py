@@ -10,7 +10,7 @@
       schemas/<oid>/<v>.json     see `schemas`
 
 A file appears under its name whole and on disk, or not at all; a manifest is never written over. What no manifest
-names is rubbish. One process writes (it holds the group's lock), any number read.
+names is an orphan file. One process writes (it holds the group's lock), any number read.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ChangeLog:
             self._last = self._oldest = 0
             self.schemas.set_aside_damaged()
         if first > 1:
-            # Positions of a database that was set back say nothing beside older ones: numbers tell the stretches apart.
+            # Positions of a restored database say nothing beside older ones: numbers tell the stretches apart.
             self.publish(lsn, 0, None, {})
 
     @property
@@ -316,14 +316,14 @@ class ChangeLog:
                 self._weights[number] = manifest.bytes
                 named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
         # The process that runs the group has the log open, too, and may be about to give its file a name.
-        rubbish = [path for path in self.directory.rglob("*.tmp") if path.is_file() and not belongs_to_another(path)]
-        rubbish += [
+        orphans = [path for path in self.directory.rglob("*.tmp") if path.is_file() and not belongs_to_another(path)]
+        orphans += [
             path for path in (self.directory / "segments").glob("*/*.parquet")
             if path.relative_to(self.directory).as_posix() not in named
         ]  # fmt: skip
-        for path in rubbish:
+        for path in orphans:
             path.unlink(missing_ok=True)
-        return len(rubbish)
+        return len(orphans)
 
     def retire(self, upto: int) -> int:
         """Delete manifests up to `upto` with their segments, oldest first. The last one stays: it is the position."""

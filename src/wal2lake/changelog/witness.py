@@ -1,6 +1,6 @@
-"""What a change log remembers of its source, to notice a database that was set back: restored from a copy or a backup.
+"""What a change log remembers of its source, to notice a database that was restored to an earlier point.
 
-A database that was set back has forgotten the newest of what it once knew. So the position that is written into it
+Such a database has forgotten the newest of what it once knew. So the position that is written into it
 from time to time is written here afterwards: what stands here, it must know. And the timeline says whether the WAL
 that it goes on with branched off before what was captured.
 """

@@ -32,6 +32,7 @@ app = typer.Typer(
     help="PostgreSQL tables, live and exact, as lake tables.",
     epilog="Example: wal2lake init, then edit wal2lake.toml, then: wal2lake check, then: wal2lake run",
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -140,7 +141,8 @@ def run(
         bool, typer.Option("--once", help="Bring every table to the position that PostgreSQL has now, then exit.")
     ] = False,
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="Run this group only; may be repeated. None: all.")
+        list[str] | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Run this group only; may be repeated. None: all."),
     ] = None,
     resync_on_gap: Annotated[
         bool,
@@ -219,7 +221,9 @@ def tail(
         list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table; none: every table.")
     ] = None,
     json: AsJson = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Earlier changes to begin with.")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Earlier changes to begin with.")
+    ] = 10,
     follow: Annotated[bool, typer.Option(help="Go on with each new change, until Ctrl-C.")] = True,
 ) -> None:
     """Show the changes as they are captured, with their values."""
@@ -258,7 +262,7 @@ def teardown(
 @app.command(epilog="Example: wal2lake demo --seconds 60")
 def demo(
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=1, help="Stop by itself; without it, Ctrl-C stops.")
+        float | None, typer.Option("--seconds", metavar="N", min=1, help="Stop by itself; without it, Ctrl-C stops.")
     ] = None,
 ) -> None:
     """Mirror a live shop database, made for the occasion, and compare every row at the end."""

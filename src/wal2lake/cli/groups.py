@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Groups of tables, each with a slot of its own.",
     epilog="Example: wal2lake groups list --json",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and underscores.")]
@@ -32,14 +33,27 @@ def create(
     name: Name,
     tables: Annotated[
         list[str] | None,
-        typer.Option("--tables", "-t", help="A name or pattern, may be repeated; none: tables are moved to it later."),
+        typer.Option(
+            "--tables",
+            "-t",
+            metavar="PATTERN",
+            help="A name or pattern, may be repeated; none: tables are moved to it later.",
+        ),
     ] = None,
-    exclude: Annotated[list[str] | None, typer.Option("--exclude", help="A name or pattern left out.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="A name or pattern left out.")
+    ] = None,
     flush_interval: Annotated[
-        float | None, typer.Option("--flush-interval", min=0.05, help="Seconds between manifests of the change log.")
+        float | None,
+        typer.Option(
+            "--flush-interval", metavar="SECONDS", min=0.05, help="Seconds between manifests of the change log."
+        ),
     ] = None,
     flush_bytes: Annotated[
-        int | None, typer.Option("--flush-bytes", min=1024 * 1024, help="Bytes that cut a manifest sooner.")
+        int | None,
+        typer.Option(
+            "--flush-bytes", metavar="BYTES", min=1024 * 1024, help="Bytes after which a manifest is written sooner."
+        ),
     ] = None,
 ) -> None:
     """Make a group. It is kept in the state store; a run that is active takes it up without a restart."""

@@ -131,7 +131,7 @@ class ConsoleOutput:
             if finding.fix:
                 self._out.print(Text(f"       fix: {finding.fix}", style="default"), soft_wrap=True)
         blocking = sum(finding.blocks for finding in findings)
-        self.done(f"{blocking} of these must be fixed before a run" if blocking else "nothing stands in the way")
+        self.done(f"{blocking} of these must be fixed before a run" if blocking else "nothing blocks a run")
 
     def groups(self, groups: Sequence[GroupSummary]) -> None:
         view = _table("group", "state", "from", "tables>", "patterns", "slot", "run by")

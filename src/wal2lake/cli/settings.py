@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ..config import GroupConfig
 
 app = typer.Typer(
-    help="The configuration.", epilog="Example: wal2lake -c shop.toml config show --json", no_args_is_help=True
+    help="The configuration.",
+    epilog="Example: wal2lake -c shop.toml config show --json",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 

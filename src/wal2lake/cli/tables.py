@@ -11,7 +11,12 @@ from ..schema import TableId
 from .invocation import AsJson, invocation, output
 from .output import ConsoleOutput
 
-app = typer.Typer(help="The mirrored tables.", epilog="Example: wal2lake tables list --json", no_args_is_help=True)
+app = typer.Typer(
+    help="The mirrored tables.",
+    epilog="Example: wal2lake tables list --json",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Names = Annotated[list[str], typer.Argument(metavar="TABLE", help="Names, as schema.table.")]
 BY_WHOM = "by the active run, or by the next"
@@ -27,7 +32,9 @@ def list_(context: typer.Context, json: AsJson = False) -> None:
 def add(
     context: typer.Context,
     tables: Names,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="The group that mirrors them.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group that mirrors them.")
+    ] = None,
     no_copy: Annotated[
         bool,
         typer.Option(
@@ -97,7 +104,7 @@ def resync(
 def move(
     context: typer.Context,
     tables: Names,
-    group: Annotated[str, typer.Option("--group", "-g", help="The group that is to mirror them.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group that is to mirror them.")],
 ) -> None:
     """Mirror tables in another group. No re-copy is made where the streams of both groups meet exactly."""
     require_names(tables)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from ..config import SECTIONS
+from ..config import NOT_YET, SECTIONS
 
 HEADINGS = {"groups": "[[groups]]", "tables": '[tables."public.orders"]'}
 
@@ -86,8 +87,12 @@ def toml(value: Any) -> str:
 
 def _type(field: FieldInfo) -> str:
     annotation = field.annotation
+    if NoneType in get_args(annotation):
+        (annotation,) = (part for part in get_args(annotation) if part is not NoneType)
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     if get_origin(annotation) is Literal:
-        return " or ".join(json.dumps(word) for word in get_args(annotation))
+        return " or ".join(json.dumps(word) for word in get_args(annotation) if word not in NOT_YET)
     if get_origin(annotation) is dict:
         return "table of strings"
     if get_origin(annotation) is tuple:

@@ -26,6 +26,7 @@ from .explaining import (
     variables,
 )
 from .sections import (
+    NOT_YET,
     SECTIONS,
     TABLE_NAMES,
     ChangelogConfig,
@@ -46,6 +47,7 @@ __all__ = [
     "DEFAULT_FILE",
     "ENV_DELIMITER",
     "ENV_PREFIX",
+    "NOT_YET",
     "SECTIONS",
     "ChangelogConfig",
     "Config",

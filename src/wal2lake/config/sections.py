@@ -189,7 +189,7 @@ class ChangelogConfig(_Section):
 
 
 class MaintenanceConfig(_Section):
-    """Keeping lake tables quick to read: small files joined, old versions let go."""
+    """Keeping lake tables quick to read: small files are compacted, old snapshots expire."""
 
     enabled: bool = Field(True, description="Whether wal2lake does it; false: you do, by means of your own.")
     small_files: int = Field(20, ge=2, description="Files written by small commits that start a compaction.")
@@ -234,7 +234,9 @@ class GroupConfig(_Section):
         "auto", description="How changes are read. This version reads the WAL: auto and wal."
     )
     flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log, at most.")
-    flush_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, description="Bytes that cut a manifest sooner.")
+    flush_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024 * 1024, description="Bytes after which a manifest is written sooner."
+    )
     on_drop: OnDrop = Field(
         "drop", description="What becomes of a column that the source drops: drop it, or keep it and write NULL."
     )

@@ -1,4 +1,4 @@
-"""Maintenance of Iceberg tables: small files joined, deleted rows dropped, old versions let go, orphan files removed.
+"""Maintenance of Iceberg tables: small files compacted, deleted rows dropped, snapshots expired, orphan files removed.
 
 The rows, the position record and every version within the retention stay as they are. It is done by the table's own
 worker between two applies, in steps of bounded size; a step that fails or is cut off leaves the table as it was.

@@ -3,7 +3,7 @@
     Facts (of the current version, read with every apply) ── due ──► Work | None
     sizes of its files (looked at only when work is due)  ── choose ─► Rewrite | None
 
-A table that nothing happens to costs nothing. Small files are joined the way a log-structured store does it: a file is
+A table that nothing happens to costs nothing. Small files are compacted as a log-structured store does it: a file is
 only written again together with at least half its size of smaller ones, so that the same rows are not written over and
 over. Rows that are deleted are dropped from the files that have the largest share of them. A table that is left alone
 is tidied: no deleted row stays, because some readers are slow with a single one; of all time, that takes a small share.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..config import MaintenanceConfig
 
 FULL_SIZE = 64 * 1024 * 1024
-"""bytes that files are joined to at most; larger ones would only be slower to write again"""
+"""bytes that files are compacted to at most; larger ones would only be slower to write again"""
 PARTS = 8
 """files that a table is left in, as long as they are worth it: who reads it has work for as many cores"""
 PART_SIZE = 1024 * 1024
@@ -34,7 +34,7 @@ DELETED_SHARE = 0.2
 """share of deleted rows, of a table and of a file, from which on they are dropped"""
 QUIET_SECONDS = 60.0
 QUIET_FILES = 4
-"""small files that are joined when a table has been left alone: it is read as often as a busy one, and nobody waits"""
+"""small files that are compacted when a table was left alone: it is read as often as a busy one, and nobody waits"""
 TIDY_SHARE = 0.05
 """share of the time that may go into dropping the last deleted rows of tables that are left alone"""
 PRESSING = 1.5
@@ -42,7 +42,7 @@ PRESSING = 1.5
 OVERDUE = 4
 """how many times as much of all else as makes maintenance due makes it urgent"""
 EXPIRY_SHARE = 0.25
-"""how much more than is to be kept piles up before it is let go, so that each time is worth its cost"""
+"""how much more than is to be kept piles up before it expires, so that each time is worth its cost"""
 EXPIRY_PAUSE = 30.0
 """seconds between two expiries at least: tags of others may hold versions that are due to go"""
 
@@ -127,7 +127,7 @@ class Rewrite:
 
 
 def full_size(table: int) -> int:
-    """Bytes that the files of a table are joined to, by the bytes of the table."""
+    """Bytes that the files of a table are compacted to, by the bytes of the table."""
     return min(FULL_SIZE, max(PART_SIZE, table // PARTS))
 
 
@@ -208,7 +208,7 @@ def choose(files: Sequence[DataFile], few: int, tidy: bool = False) -> Rewrite |
 
 
 def _joined(ordered: Sequence[DataFile], target: int) -> tuple[int, bool]:
-    """How many of the smallest files are joined, and whether a step has room for all that are worth it."""
+    """How many of the smallest files are compacted, and whether a step has room for all that are worth it."""
     best = total = 0
     for count, file in enumerate(ordered, start=1):
         if 2 * file.size >= target:

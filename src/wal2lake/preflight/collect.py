@@ -1,4 +1,4 @@
-"""What stands in the way of a run: facts are read here, judged in `judgement.py`, and nothing is changed.
+"""What blocks a run: facts are read here, judged in `checks.py`, and nothing is changed.
 
     source ─┐
     lake   ─┼─► facts ──► judgement ──► findings: object, level, consequence, fix

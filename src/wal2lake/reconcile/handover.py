@@ -1,7 +1,7 @@
 """A table goes from one group to another without a re-copy: the two streams meet at a position.
 
     new group   publishes the table ─► every transaction that ran then has ended ─► L: it captures all from L on
-    old group   ─────────────── applies ──────────────► is at P, P ≥ L ─► lets go, says P
+    old group   ─────────────── applies ──────────────► is at P, P ≥ L ─► hands over at P
     new group   ─► notes P in the lake table ─► applies what committed at P or later
 
 The new group keeps its manifests from before L was named, so that none is missing. What is between L and P is captured
@@ -78,7 +78,7 @@ class Handovers:
                 self._store.note_handover(spec.oid, self._source.mark())
 
     def arrived(self) -> list[tuple[TableRuntime, int]]:
-        """Tables that the other group has let go of, and the manifest here up to which they have everything."""
+        """Tables that the other group has handed over, and the manifest here up to which they have everything."""
         return [
             (table, self._backlog.number_at(table.spec.handed_lsn))
             for table in self._tables.awake

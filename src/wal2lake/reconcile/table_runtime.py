@@ -238,7 +238,7 @@ class TableRuntime:
     def done_with(self, last: int) -> int:
         """The highest manifest that this table has no more need of, when `last` is the newest.
 
-        Nothing is let go before the state store knows which version of the lake table makes it superfluous: an older
+        Nothing is deleted before the state store knows which version of the lake table makes it superfluous: an older
         one that somebody puts back later would continue over the hole.
         """
         if self._needs_copy:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 GIVE_UP_SECONDS = 20.0
 """how long a capture that never got through may fail before the run ends with its error"""
-HURRY_SECONDS = 1.0
+ASK_SECONDS = 1.0
 GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, ChangeLogDamaged)
 """errors of the capture after which the stream can't go on where it was"""
 
@@ -121,7 +121,7 @@ class CaptureLink:
 
     def ask(self) -> None:
         """Ask where the stream is, not too often: a table that nobody writes to has caught up all the same."""
-        if monotonic() - self._flush_requested > HURRY_SECONDS:
+        if monotonic() - self._flush_requested > ASK_SECONDS:
             self._flush_requested = monotonic()
             self._capture.request_flush()
 
@@ -183,7 +183,7 @@ class CaptureLink:
         opened = self._new_slot()
         self._backlog.begin(self._damaged)
         self._damaged = False
-        # Positions of a database that was set back are lower: what the last capture told means nothing now.
+        # Positions of a restored database are lower: what the last capture told means nothing now.
         self._capture, self._heard, self.lost = self._new_capture(), CaptureReport(), None
         self._capture.start()
         self._state_writer.note(state=GroupState.RUNNING, error=None, remedy=None)

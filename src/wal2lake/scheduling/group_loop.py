@@ -252,7 +252,7 @@ class GroupLoop:
             return False
         if self._capture.lost is not None:
             return all(table.arriving or table.state is TableState.ERRORED for table in self._tables)
-        # A source that was set back has positions that were reached long ago: only the capture can tell.
+        # A restored source has positions that were reached long ago: only the capture can tell.
         if self._capture.logged < self._work.until or not self._capture.connected:
             self._capture.request_flush(self._work.until)
             return False
@@ -292,7 +292,7 @@ class GroupLoop:
         seen = self._backlog.seen
         done = min((table.done_with(seen) for table in self._tables.awake), default=seen)
         self._backlog.retire(done)
-        if self._backlog.has_rubbish():
+        if self._backlog.has_retired():
             self._background.begin("deleting what is applied", self._backlog.delete)
 
     def _drop_lake(self, spec: TableSpec) -> None:

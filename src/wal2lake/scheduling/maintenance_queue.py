@@ -1,4 +1,4 @@
-"""Whose lake table is to be tended next: small files joined, old versions let go.
+"""Which lake table is maintained next: small files compacted, old snapshots expired.
 
 Only tables that have committed since they were looked at can have become due, so only those are asked, and all of
 them now and then for what falls due by age. One at a time, and never while changes of any table wait for a worker;

@@ -178,7 +178,7 @@ class TableWork:
 
     def _begin_copies(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
         for table in tables:
-            # What a copy may still hold is only let go from here on: those that wait for a worker hold nothing.
+            # What a copy may still hold is only deleted from here on: those that wait for a worker hold nothing.
             table.begin_copy(self._backlog.seen)
         self._copies.start(tables, opened)
 
@@ -226,7 +226,7 @@ class TableWork:
         while (table := self._jobs.next()) is not None:
             applied = table.applied
             if self._tables.get(table.schema.oid) is not table:
-                # It stood in line when it was let go of, and is somebody else's by now.
+                # It stood in line when it was removed, and is somebody else's by now.
                 continue
             if (rename := self._renaming.begin(table)) is not None:
                 self._jobs.start(table, rename)
@@ -365,7 +365,7 @@ class TableWork:
             self.request_copy(table)
 
     def request_copy(self, table: TableRuntime) -> None:
-        """Ask for a re-copy in a way that a crash does not forget: the changes before it are let go."""
+        """Ask for a re-copy in a way that a crash does not forget: the changes before it are deleted."""
         try:
             table.resync_wanted = self._store.want_resync([table.record])
             table.resync = True

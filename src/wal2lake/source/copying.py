@@ -67,7 +67,7 @@ def _lock(holder: Connection, now: Connection, schema: TableSchema, stopped: Cal
     name = sql.Identifier(found.id.schema, found.id.name)
 
     def attempt() -> None:
-        # What it has locked of a tree of partitions is let go of again.
+        # What it has locked of a tree of partitions is released again.
         with explained("locking", str(schema.id)), holder.transaction():
             wait_briefly(holder)
             holder.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))

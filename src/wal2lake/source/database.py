@@ -162,7 +162,7 @@ class Source:
         """Make the group's publications hold exactly these tables. One that the group names is somebody else's.
 
         Tables that PostgreSQL refuses, or on which it would refuse the application's updates, are left out and
-        returned with the reason. Raises SourceBusy, and says who is in the way, if they are locked for long.
+        returned with the reason. Raises SourceBusy, and says who holds the lock, if they are locked for long.
         """
         refused: dict[int, Wal2LakeError] = {}
         if self._group.publication is not None:

@@ -86,7 +86,7 @@ class Specs(StoreSession):
         self._of_move(oid, "handover_lsn = %s", [str(position)], "handover_lsn IS NULL")
 
     def note_handed(self, oid: int, group: str, position: Lsn, version: LakeVersion) -> None:
-        """The old group has brought the table to this position, and lets go of it."""
+        """The old group has brought the table to this position, and hands it over."""
         with self.telling() as connection:
             connection.execute(
                 "UPDATE wal2lake.desired_tables SET handed_lsn = %s, handed_epoch = %s, handed_commit = %s"

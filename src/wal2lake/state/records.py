@@ -34,7 +34,7 @@ class TableRecord:
     target: TableId | None = None
     """the lake table, which stays when the source table is renamed; None: named like the source table"""
     version: LakeVersion = NO_VERSION
-    """an older one in the lake lacks changes that the change log may have let go: only a copy helps then"""
+    """an older one in the lake lacks changes that the change log may have deleted: only a copy helps then"""
 
     @property
     def lake_table(self) -> TableId:

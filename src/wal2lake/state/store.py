@@ -177,7 +177,7 @@ class StateStore(Specs, History):
 
     def save_group(self, group: GroupRecord) -> None:
         with self.use() as connection, connection.transaction():
-            # What the source knows tells whether it was set back, so it must not forget this in a crash.
+            # What the source knows tells whether it was restored, so it must not forget this in a crash.
             connection.execute("SET LOCAL synchronous_commit = local")
             connection.execute(
                 """

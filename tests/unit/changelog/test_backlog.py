@@ -82,13 +82,13 @@ def test_retired_manifests_wait_for_nobody(log: ChangeLog) -> None:
         publish(log, 1, 2)
     backlog = reading(log)
     list(backlog.read())
-    assert not backlog.has_rubbish()
+    assert not backlog.has_retired()
     backlog.retire(2)
     assert (waiting(backlog, 1), waiting(backlog, 2)) == ([3], [3])
-    assert backlog.has_rubbish() and log.has(1)
+    assert backlog.has_retired() and log.has(1)
     backlog.delete()
     assert [log.has(number) for number in (1, 2, 3)] == [False, False, True]
-    assert not backlog.has_rubbish()
+    assert not backlog.has_retired()
 
 
 def test_positions_follow_a_new_stretch(log: ChangeLog) -> None:

@@ -1,4 +1,4 @@
-"""Whose lake table is tended: one that is at rest and due, one at a time."""
+"""Which lake table is maintained: one that is at rest and due, one at a time."""
 
 from __future__ import annotations
 
