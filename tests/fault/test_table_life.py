@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
-from wal2lake.lake import Applied, Lake
+from wal2lake.lake import Applied, Batch, Lake
 from wal2lake.mirror import Mirror, RunOptions
 from wal2lake.reconcile.desired_state import DesiredState, DesiredStateReader
+from wal2lake.reconcile.table_runtime import TableRuntime
 from wal2lake.retry import Backoff
 from wal2lake.state import GroupSpec, HistoryEntry, StateStore
 
@@ -203,6 +205,38 @@ def test_a_dropped_table_is_marked_and_one_of_its_name_takes_its_place(mirrored:
 
 
 @pytest.mark.slow
+def test_a_resync_that_is_asked_for_while_changes_are_applied_is_done(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, noticed, go = threading.Event(), threading.Event(), threading.Event()
+    apply, request = Lake.apply, TableRuntime.request_copy
+
+    def waiting(self: Lake, applied: Applied, batch: Batch, source_id: str, epoch: int = 0) -> Applied:
+        began.set()
+        assert go.wait(PATIENCE)
+        return apply(self, applied, batch, source_id, epoch)
+
+    def noticing(self: TableRuntime, asked: datetime | None = None) -> None:
+        request(self, asked)
+        noticed.set()
+
+    def copies() -> int:
+        return [entry.after for entry in _mirror(mirrored).history("a")].count("SNAPSHOT")
+
+    with mirrored.running():
+        mirrored.is_streaming("a", "b")
+        assert copies() == 1
+        monkeypatch.setattr(Lake, "apply", waiting)
+        monkeypatch.setattr(TableRuntime, "request_copy", noticing)
+        _write(mirrored, "a", first=100)
+        assert began.wait(PATIENCE)
+        mirrored.resync("a")
+        assert noticed.wait(PATIENCE)
+        go.set()
+        wait_until(lambda: copies() == 2, PATIENCE, lambda: f"a second copy: {mirrored.table('a')}")
+        mirrored.follows("a", "b")
+
+
 def test_readers_of_a_table_that_is_copied_anew_never_see_less_than_it(mirrored: Mirrored) -> None:
     """While nobody writes, every read of the table during resyncs has the same rows."""
     seen: list[int] = []

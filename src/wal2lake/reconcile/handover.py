@@ -110,14 +110,10 @@ class Handovers:
         if not result.ours or self._tables.get(table.schema.oid) is not table:
             # Something else was asked for meanwhile; the next look says what.
             return
-        table.arriving, table.dirty = False, True
-        # A look at the store that was under way meanwhile may have found that it wants a copy since then.
-        table.resync_wanted = result.claimed
-        if table.spec is not None:
-            table.spec = replace(table.spec, moving_from=None, handover_lsn=None, handed_lsn=None)
+        table.taken_over(result.claimed)
         if applied is None:
             log.info("%s came to group %s; it is re-copied", table.name, self._group)
-            table.resync = True
+            table.request_copy()
             return
         log.info("%s came to group %s at %s, without a re-copy", table.name, self._group, applied.lsn)
         table.become(TableState.CATCHUP)
@@ -134,7 +130,7 @@ class Handovers:
             position = handed_at(table, spec.handover_lsn, logged)
             if position is not None:
                 self._tables.let_go(table)
-                table.spec = replace(spec, handed_lsn=position)
+                table.handed_over(position)
                 yield table
 
     def hand_over(self, table: TableRuntime) -> TableRuntime:

@@ -24,11 +24,11 @@ from ..position import Lsn
 from ..schema import TableId, TableSchema
 from ..source.database import Source
 from ..state import HistoryEntry, StateStore, TableRecord, TableSpec
-from ..state.lifecycle import TableState
+from ..state.lifecycle import TableState, Transition
 from .desired_state import DesiredState
 from .desired_tables import arrives
 from .lake_names import LakeNames
-from .table_runtime import TableRuntime, Transition
+from .table_runtime import TableRuntime
 
 log = logging.getLogger(__name__)
 
@@ -135,38 +135,37 @@ class TableRegistry:
                 and not table.arriving
                 and (table.resync_wanted is None or asked > table.resync_wanted)
             ):
-                table.resync, table.resync_wanted = True, asked
+                table.request_copy(asked)
                 self.wake(table)
             if table.schema != schema or table.spec != spec:
                 self.wake(table)
             if oid not in new and _resumed(spec) not in (None, _resumed(table.spec)):
-                self._end_waiting(table)
-            table.schema, table.spec, table.round = schema, spec, wanted.rounds.get(oid)
+                table.retry_now()
+            former = table.record.id
+            table.describe(schema, spec, wanted.rounds.get(oid))
             self._note_refusal(table, wanted.refused.get(oid))
-            if schema.id != table.record.id:
-                log.info("%s is now named %s; its lake table is %s", table.record.id, schema.id, table.target)
-            table.update(id=schema.id)
+            if schema.id != former:
+                log.info("%s is now named %s; its lake table is %s", former, schema.id, table.target)
             self.aim(table)
         self._begin(list(new.values()))
         self._take_leave(wanted)
 
     def _note_refusal(self, table: TableRuntime, refused: Wal2LakeError | None) -> None:
         """Whether a table can be captured now, as the last look says; it is put aside when no work is under way."""
-        before, table.refused = table.refused, refused
+        before = table.set_refusal(refused)
         if refused is not None:
             self.wake(table)
             if table.state is TableState.ERRORED and before is not None and str(before) != str(refused):
                 table.refuse()
         elif before is not None:
-            self._end_waiting(table)
+            table.retry_now()
 
     def aim(self, table: TableRuntime) -> None:
         """See what name a table's lake table is to have; one that has none yet may have any."""
         if not table.made and not table.arriving:
             table.update(target=self._lake_names.naming.first(table.schema.id, table.spec))
         new = self._lake_names.naming.renamed(table.schema, table.target, table.spec)
-        if new != table.renaming:
-            table.renaming, table.rename_failed = new, False
+        table.aim_at(new)
         if new is not None:
             self.wake(table)
 
@@ -190,15 +189,11 @@ class TableRegistry:
                 self.wake(table)
             elif self.patient and table.still_waits(now):
                 # The lake has not been asked where it stands, so it holds every manifest meanwhile.
-                table.copy_failed = not copied
+                table.await_retry(copy=not copied)
                 self.wake(table)
             else:
                 ready.append(table)
         self._place(ready, {table.schema.oid for table in ready if table.resync_wanted is not None})
-
-    def _end_waiting(self, table: TableRuntime) -> None:
-        if table.state is TableState.ERRORED:
-            table.update(retry_at=datetime.now(UTC))
 
     def _take_leave(self, wanted: DesiredState) -> None:
         """Tables that the source has no more: what was captured of them is still applied."""
@@ -210,7 +205,7 @@ class TableRegistry:
                 table = self._revived(record)
             if table is not None and table.leaving is None:
                 log.warning("%s was dropped at the source; its lake table %s stays", table.name, table.target)
-                table.leaving = wanted.position
+                table.dropped_at_source(wanted.position)
                 self.wake(table)
 
     def _revived(self, record: TableRecord) -> TableRuntime | None:
@@ -255,9 +250,7 @@ class TableRegistry:
     def retry_interrupted(self) -> None:
         """Spark is back: try those again that failed with its end."""
         for table in self._awake.values():
-            if table.interrupted:
-                table.interrupted = False
-                self._end_waiting(table)
+            table.spark_is_back()
 
     def _place(self, tables: Sequence[TableRuntime], to_copy: Collection[int]) -> None:
         """Find out from the lake where tables stand, when a run begins and when an error is tried again."""
@@ -271,11 +264,9 @@ class TableRegistry:
         asked = [table for table in tables if table.schema.oid not in to_copy]
         for table in tables:
             self.wake(table)
-            table.update(error=None, remedy=None, retry_at=None)
-            table.detached = False
+            table.try_again()
             if table.schema.oid in to_copy:
-                table.become(TableState.PENDING, applied_lsn=None)
-                table.resync = True
+                table.await_copy()
         if len(asked) == 1:
             self._settle(asked[0], self._ask(asked[0]))
         elif asked:
@@ -299,17 +290,15 @@ class TableRegistry:
             answer = LakeRolledBack(table=table.name, lsn=answer.lsn, known=known)
         match answer:
             case None:
-                table.become(TableState.PENDING, applied_lsn=None)
-                table.resync = True
+                table.await_copy()
             case Applied():
                 self._raise_epoch(answer.version.epoch - 1)
-                table.become(TableState.CATCHUP, target=answer.schema.id)
-                table.rename_failed = False
+                table.found(answer)
                 self.aim(table)
                 table.advance(answer, self._backlog.after(table.schema.oid, answer.manifest))
             case error:
                 # While somebody else's table is in its place its own may come back, and needs its changes then.
-                table.detached = isinstance(error, SlotLost | TableRecreated | LakeRolledBack)
+                table.not_found(detached=isinstance(error, SlotLost | TableRecreated | LakeRolledBack))
                 table.fail(advise(error.about(table.name)))
 
     def _forget(self, oids: Collection[int]) -> None:
@@ -363,12 +352,11 @@ class TableRegistry:
 
     def not_saved(self, unsaved: Sequence[Unsaved]) -> None:
         for each in unsaved:
-            each.table.dirty = True
-            each.table.transitions[:0] = each.transitions
+            each.table.not_saved(each.transitions)
             self._unsaved[each.table.schema.oid] = each.table
 
     def _noted(self, table: TableRuntime) -> Unsaved:
-        transitions, table.transitions, table.dirty = table.transitions, [], False
+        transitions = table.take_unsaved()
         history = [
             HistoryEntry(
                 self.group, table.schema.oid, table.record.id, each.at, self._who, each.before.value,

@@ -9,7 +9,6 @@ A lake table knows the source table that it was made from, so that a crash betwe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ..errors import LakeNameTaken
@@ -77,11 +76,9 @@ class Renaming:
         """`result`: the name that the lake table has, or why it has not; anything else if the work never began."""
         del self._under_way[table.schema.oid]
         if isinstance(result, BaseException):
-            table.rename_failed = True
+            table.not_renamed()
         elif isinstance(result, TableId):
-            table.update(target=result)
-            if table.applied is not None:
-                table.applied = replace(table.applied, schema=replace(table.applied.schema, id=result))
+            table.renamed(result)
             self._tables.aim(table)
 
 

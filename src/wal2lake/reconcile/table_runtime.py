@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -15,17 +15,7 @@ from ..lake.model import Applied
 from ..position import NO_VERSION, ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from ..state import TableRecord, TableSpec
-from ..state.lifecycle import TableState, may_become
-
-
-@dataclass(frozen=True)
-class Transition:
-    """A table has become something else: when, and the error if there was one."""
-
-    at: datetime
-    before: TableState
-    after: TableState
-    error: str | None = None
+from ..state.lifecycle import TableState, Transition, may_become
 
 
 @dataclass
@@ -37,7 +27,9 @@ class TableRuntime:
     resync: bool = False
     """a re-copy is wanted and has not begun"""
     resync_wanted: datetime | None = None
-    """when the copy that is wanted, or under way, was asked for"""
+    """when the last copy was asked for"""
+    copying_for: datetime | None = None
+    """when the copy that is under way was asked for"""
     job: Future[Applied] | None = None
     began: float = 0.0
     """when its last work on the lake did, by the clock that only goes forward"""
@@ -167,9 +159,120 @@ class TableRuntime:
             if self.arrive(manifest):
                 break
 
+    # ---- what was asked of it
+
+    def describe(self, schema: TableSchema, spec: TableSpec | None, round: str | None) -> None:
+        """The catalog and the commands say this of it now."""
+        self.schema, self.spec, self.round = schema, spec, round
+        self.update(id=schema.id)
+
+    def request_copy(self, asked: datetime | None = None) -> None:
+        """A copy is wanted; `asked`: since when the state store knows of it."""
+        self.resync = True
+        if asked is not None:
+            self.resync_wanted = asked
+
+    def set_refusal(self, refused: Wal2LakeError | None) -> Wal2LakeError | None:
+        """Why nothing of it is captured, None if it is; what was said before."""
+        before, self.refused = self.refused, refused
+        return before
+
+    def dropped_at_source(self, position: Lsn) -> None:
+        """The source table is gone; all of it was captured when the log has this position."""
+        self.leaving = position
+
+    def aim_at(self, new: TableId | None) -> None:
+        """The name that its lake table is to have, None if it has it."""
+        if new != self.renaming:
+            self.renaming, self.rename_failed = new, False
+
+    # ---- from group to group
+
+    def taken_over(self, claimed: datetime | None) -> None:
+        """It is this group's now. `claimed`: when a copy of it was asked for, if one was."""
+        self.arriving, self.dirty = False, True
+        # A look at the store that was under way meanwhile may have found that it wants a copy since then.
+        self.resync_wanted = claimed
+        if self.spec is not None:
+            self.spec = replace(self.spec, moving_from=None, handover_lsn=None, handed_lsn=None)
+
+    def handed_over(self, position: Lsn) -> None:
+        """It has all changes below this position, and goes to the other group."""
+        assert self.spec is not None
+        self.spec = replace(self.spec, handed_lsn=position)
+
+    # ---- where it stands in the lake
+
+    def try_again(self) -> None:
+        """The lake is about to be asked where it stands, after an error or at the start of a run."""
+        self.update(error=None, remedy=None, retry_at=None)
+        self.detached = False
+
+    def await_copy(self) -> None:
+        """The lake has nothing of it that could be continued."""
+        self.become(TableState.PENDING, applied_lsn=None)
+        self.resync = True
+
+    def await_retry(self, copy: bool) -> None:
+        """An error of an earlier run is waited for; `copy`: what is tried again then is its copy."""
+        self.copy_failed = copy
+
+    def found(self, applied: Applied) -> None:
+        """The lake has it; what follows is to be advanced to."""
+        self.become(TableState.CATCHUP, target=applied.schema.id)
+        self.rename_failed = False
+
+    def not_found(self, detached: bool) -> None:
+        """The lake can't say where it stands. `detached`: the change log can't help it any more."""
+        self.detached = detached
+
+    def caught_up(self, logged: Lsn) -> bool:
+        """Whether it streams now: it has what was captured as its catching up began; a busy one always has more."""
+        assert self.applied is not None
+        if not self.catch_up:
+            self.catch_up = max(logged, self.applied.lsn)
+        if self.applied.lsn < self.catch_up and (self.waiting is not None or logged < self.catch_up):
+            return False
+        self.catch_up = ZERO
+        self.become(TableState.STREAMING)
+        self.succeed()
+        return True
+
+    def renamed(self, name: TableId) -> None:
+        """Its lake table has another name."""
+        self.update(target=name)
+        if self.applied is not None:
+            self.applied = replace(self.applied, schema=replace(self.applied.schema, id=name))
+
+    def not_renamed(self) -> None:
+        """The rename is left until the table is tried again."""
+        self.rename_failed = True
+
+    def maintained(self, applied: Applied) -> None:
+        """It has the same rows and position in other files."""
+        self.applied = applied
+
+    # ---- work on it
+
+    def start(self, job: Future[Applied], began: float | None = None) -> None:
+        """A worker has it. `began`: when, by the clock that only goes forward, if changes are brought into it."""
+        self.job = job
+        if began is not None:
+            self.began = began
+
+    def end_job(self) -> Future[Applied]:
+        """Its work has ended; what came of it."""
+        job, self.job = self.job, None
+        assert job is not None
+        return job
+
+    def hinder_copy(self) -> None:
+        """The copy that was wanted can't begin; it is tried again with the table."""
+        self.resync, self.copy_failed = False, True
+
     def begin_copy(self, seen: int) -> None:
         """A copy is about to start; it will hold every change of the manifests up to `seen`."""
-        self.resync, self.held = False, seen
+        self.resync, self.held, self.copying_for = False, seen, self.resync_wanted
         self._give_up()
         self.become(TableState.PENDING)
         self.become(TableState.SNAPSHOT)
@@ -221,6 +324,16 @@ class TableRuntime:
     def succeed(self) -> None:
         self.update(error=None, remedy=None, retry_at=None, failures=0, kind=None)
 
+    def retry_now(self) -> None:
+        """Whatever it waits for after an error is over."""
+        if self.state is TableState.ERRORED:
+            self.update(retry_at=datetime.now(UTC))
+
+    def spark_is_back(self) -> None:
+        if self.interrupted:
+            self.interrupted = False
+            self.retry_now()
+
     def still_waits(self, now: datetime) -> bool:
         """Whether an error of an earlier run is to be waited for in this one: what goes away by itself, is."""
         retry_at = self.record.retry_at
@@ -268,6 +381,16 @@ class TableRuntime:
             # The lake has not said yet where the table stands, so everything may still be needed.
             return 0
         return last if self.waiting is None else self.waiting - 1
+
+    def take_unsaved(self) -> list[Transition]:
+        """Its record is about to be saved, with these transitions."""
+        transitions, self.transitions, self.dirty = self.transitions, [], False
+        return transitions
+
+    def not_saved(self, transitions: Sequence[Transition]) -> None:
+        """The state store could not be told."""
+        self.dirty = True
+        self.transitions[:0] = transitions
 
     def saved(self, record: TableRecord, upto: int) -> None:
         """The state store has this record, of a moment at which the table had all manifests up to one."""

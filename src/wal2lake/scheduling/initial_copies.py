@@ -73,7 +73,8 @@ class Copies:
 
     def start_part(self, table: TableRuntime, work: Callable[[], Applied]) -> None:
         """Copy a part of a table, which goes on from where it is."""
-        table.job = job = self._slots.begin(self, work)
+        job = self._slots.begin(self, work)
+        table.start(job)
         self._parts = [part for part in self._parts if not part.done()]
         self._parts.append(job)
         job.add_done_callback(lambda _: self._end(table))
@@ -156,10 +157,11 @@ class CopyRound:
         self, begin: Callable[[Callable[[], Applied]], Future[Applied]], done: Callable[[TableRuntime], object]
     ) -> None:
         for table in self._tables:
-            table.job = begin(partial(self._run, table))
-            self._jobs.append(table.job)
-            table.job.add_done_callback(self._ended)
-            table.job.add_done_callback(lambda _, table=table: done(table))  # type: ignore[misc]  # its own table
+            job = begin(partial(self._run, table))
+            table.start(job)
+            self._jobs.append(job)
+            job.add_done_callback(self._ended)
+            job.add_done_callback(lambda _, table=table: done(table))  # type: ignore[misc]  # its own table
 
     def _run(self, table: TableRuntime) -> Applied:
         with self._lock:

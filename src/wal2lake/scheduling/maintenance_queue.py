@@ -59,5 +59,5 @@ class MaintenanceQueue:
         self.under_way = None
         self._maintained.add(table.schema.oid)
         if maintained is not None:
-            table.applied = maintained
+            table.maintained(maintained)
             self._changed[table.schema.oid] = table

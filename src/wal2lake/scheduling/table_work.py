@@ -27,7 +27,7 @@ from ..evolution import Incompatible, Unclear, follow, moved, texts_differ
 from ..lake import Lake
 from ..lake.model import Applied, Batch
 from ..observe.progress import Progress
-from ..position import ZERO, Lsn
+from ..position import Lsn
 from ..quoting import shell
 from ..reconcile.change_policy import unfollowed
 from ..reconcile.lake_names import LakeNames
@@ -125,17 +125,16 @@ class TableWork:
 
     def finish_jobs(self) -> None:
         for table in (*self._copies.ended(), *self._jobs.ended()):
-            job, table.job = table.job, None
-            assert job is not None
-            result = outcome(job)
+            result = outcome(table.end_job())
             self._schema_changes.ended(table.schema.oid, result.lsn if isinstance(result, Applied) else None)
             if table is self._maintenance_queue.under_way:
                 self._maintained(table, result)
             elif table in self._renaming:
                 self._renamed(table, result)
             elif isinstance(result, Applied):
-                # A copy that was made while the stream was lost has nothing to continue with.
-                table.resync = table.state is TableState.SNAPSHOT and self._capture.lost is not None
+                if table.state is TableState.SNAPSHOT and self._capture.lost is not None:
+                    # A copy that was made while the stream was lost has nothing to continue with.
+                    table.request_copy()
                 self._finished(table, result)
                 self._maintenance_queue.committed(table)
             elif self._stopping.is_set():
@@ -154,7 +153,7 @@ class TableWork:
         # Another table may have to give up the name first; one that was dropped gets what was captured of it.
         pending, hindered = self._renaming.ready(pending)
         for table, error in hindered:
-            table.resync, table.copy_failed = False, True
+            table.hinder_copy()
             self._fail(table, error)
         # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
         followed = opened is not None or self._capture.connected
@@ -187,7 +186,7 @@ class TableWork:
 
     def _copied(self, table: TableRuntime) -> None:
         if self._capture.lost is None:
-            self._store.resync_done(self.group.name, table.schema.oid, table.resync_wanted)
+            self._store.resync_done(self.group.name, table.schema.oid, table.copying_for)
 
     # ---- applying
 
@@ -202,10 +201,9 @@ class TableWork:
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
             return
-        if table.state is TableState.CATCHUP:
-            _look_whether_caught_up(table, applied, self._capture.logged)
-            if table.catch_up and table.waiting is None:
-                self._capture.ask()
+        catching_up = table.state is TableState.CATCHUP and not table.caught_up(self._capture.logged)
+        if catching_up and table.waiting is None:
+            self._capture.ask()
         if self._commit_due(table, applied):
             self._jobs.stand_in_line(table)
 
@@ -324,7 +322,7 @@ class TableWork:
             self._not_renamed(table, result)
 
     def _not_renamed(self, table: TableRuntime, error: BaseException) -> None:
-        table.rename_failed = True
+        table.not_renamed()
         if table.paused:
             log.warning("%s: its lake table can't be renamed: %s", table.name, advise(error).message)
         else:
@@ -367,8 +365,7 @@ class TableWork:
     def request_copy(self, table: TableRuntime) -> None:
         """Ask for a re-copy in a way that a crash does not forget: the changes before it are deleted."""
         try:
-            table.resync_wanted = self._store.want_resync([table.record])
-            table.resync = True
+            table.request_copy(self._store.want_resync([table.record]))
         except Wal2LakeError as error:
             log.warning("%s: the re-copy has to wait: %s", table.name, error)
 
@@ -378,13 +375,3 @@ def damaged_for(table: str, error: ChangeLogDamaged) -> ChangeLogDamaged:
     return ChangeLogDamaged(
         **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync {shell(table)}"
     )
-
-
-def _look_whether_caught_up(table: TableRuntime, applied: Applied, logged: Lsn) -> None:
-    """A table streams when it has what was captured as its catching up began; a busy one is never without more."""
-    if not table.catch_up:
-        table.catch_up = max(logged, applied.lsn)
-    if applied.lsn >= table.catch_up or (table.waiting is None and logged >= table.catch_up):
-        table.catch_up = ZERO
-        table.become(TableState.STREAMING)
-        table.succeed()

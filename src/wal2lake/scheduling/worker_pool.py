@@ -166,8 +166,8 @@ class TableJobs:
         return table
 
     def start(self, table: TableRuntime, work: Callable[[], Any]) -> None:
-        table.job = job = self._slots.begin((self, table.schema.oid), work)
-        table.began = monotonic()
+        job = self._slots.begin((self, table.schema.oid), work)
+        table.start(job, began=monotonic())
         self._under_way.append(job)
         job.add_done_callback(lambda _: self._end(table))
 

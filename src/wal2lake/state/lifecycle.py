@@ -1,4 +1,4 @@
-"""The life of a table: one pure table of legal transitions, and the backoff after an error.
+"""The lifecycle of a table: one pure table of legal transitions.
 
     PENDING ──► SNAPSHOT ──► CATCHUP ──► STREAMING
        ▲            │            │            │
@@ -18,6 +18,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -46,6 +48,16 @@ class GroupState(StrEnum):
     STOPPED = "STOPPED"
     ERRORED = "ERRORED"
     DISABLED = "DISABLED"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A table has become something else: when, and the error if there was one."""
+
+    at: datetime
+    before: TableState
+    after: TableState
+    error: str | None = None
 
 
 _S = TableState

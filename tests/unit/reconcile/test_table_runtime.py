@@ -1,15 +1,46 @@
+import ast
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from table_runtimes import NOON, applied, copied, manifest, run
 from wal2lake.errors import Advice, Kind
 from wal2lake.position import LakeVersion
+from wal2lake.reconcile import table_runtime
 from wal2lake.reconcile.table_runtime import TableRuntime
 from wal2lake.state.lifecycle import TableState
 
 TRANSIENT = Advice(Kind.TRANSIENT, "broken", "wait")
+
+
+def test_the_state_of_a_table_is_changed_by_its_own_methods_alone() -> None:
+    sources = Path(table_runtime.__file__).parents[1]
+    assigned = [
+        f"{path.relative_to(sources)}:{target.lineno} {ast.unparse(target)}"
+        for package in ("reconcile", "scheduling")
+        for path in sorted((sources / package).glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        for given in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for target in (given.elts if isinstance(given, ast.Tuple) else [given])
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "table"
+    ]
+    assert assigned == []
+
+
+def test_a_copy_that_is_asked_for_while_changes_are_applied_is_still_wanted() -> None:
+    table = copied()
+    table.start(Future())
+    table.request_copy(NOON)
+    table.end_job()
+    table.finish(applied(1), [])
+    assert table.resync and table.resync_wanted == NOON
+    table.begin_copy(1)
+    table.request_copy(NOON + timedelta(seconds=1))
+    assert (table.copying_for, table.resync_wanted) == (NOON, NOON + timedelta(seconds=1))
 
 
 def test_a_copy_leads_from_pending_to_catchup() -> None:
