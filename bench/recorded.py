@@ -1,6 +1,6 @@
 """A load's WAL, written once behind a slot and read as often as wanted, by whoever wants to.
 
-Each reader gets a re-copy of that slot, so all have the same WAL before them and the server has the same decoding to
+Each reader gets a new copy of that slot, so all have the same WAL before them and the server has the same decoding to
 do. wal2lake reads it with its real capture process: decoded, written as segments, published and acknowledged.
 """
 

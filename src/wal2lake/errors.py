@@ -148,14 +148,14 @@ class SourceRefused(SourceError):
 class SourceBusy(SourceError):
     """PostgreSQL: {operation} {object} has to wait: {cause}"""
 
-    remedy_text = "nothing: it is tried again until the other sessions are done"
+    remedy_text = "No action needed: it is tried again until the other sessions are done"
     kind = Kind.TRANSIENT
 
 
 class SourceAltered(SourceError):
     """PostgreSQL: {operation} {object} has to look again: a table was dropped or renamed meanwhile"""
 
-    remedy_text = "nothing: the tables are looked at again"
+    remedy_text = "No action needed: the tables are looked at again"
     kind = Kind.TRANSIENT
 
 
@@ -252,7 +252,7 @@ class CopyNeeded(TableError):
     """{table}: {cause}; it is re-copied"""
 
     kind = Kind.TRANSIENT
-    remedy_text = "nothing: the lake keeps the table as it was until the re-copy replaces it"
+    remedy_text = "No action needed: the lake keeps the table as it was until the re-copy replaces it"
 
 
 class ForeignTable(TableError):
