@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from wal2lake.capture import child
+
 from .machine import cpu_seconds
 
 _PROC = Path("/proc")
@@ -25,7 +27,7 @@ class Family:
         """None while one of them is missing."""
         below = descendants(run)
         drivers = [pid for pid in below if _name(pid) == "java"]
-        captures = [pid for pid in below if "wal2lake.capture.process" in _command(pid)]
+        captures = [pid for pid in below if child.__name__ in _command(pid)]
         return cls(run, drivers[0], captures[0]) if drivers and captures else None
 
     @property

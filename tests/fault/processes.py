@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CAPTURE = "wal2lake.capture.process"
+from wal2lake.capture import child
+
+CAPTURE = child.__name__
 
 
 @dataclass(frozen=True)
