@@ -117,8 +117,8 @@ def test_a_table_is_claimed_by_one_group(store: StateStore) -> None:
 
 
 def test_what_is_wanted_of_a_table_changes_bit_by_bit(store: StateStore) -> None:
-    store.spec(7, TableId("public", "t"), {"wanted": True, "group": "g", "target": TableId("a", "b")})
-    store.spec(7, TableId("public", "t"), {"paused": True})
+    store.set_table_spec(7, TableId("public", "t"), {"wanted": True, "group": "g", "target": TableId("a", "b")})
+    store.set_table_spec(7, TableId("public", "t"), {"paused": True})
     (spec,) = store.table_specs().values()
     assert (spec.wanted, spec.group, spec.target, spec.paused) == (True, "g", TableId("a", "b"), True)
     store.want_resumed([(7, TableId("public", "t"))])
@@ -136,7 +136,7 @@ def test_a_resume_ends_the_waiting_of_a_table_that_nobody_runs(store: StateStore
 
 def test_a_hand_over_is_one_step(store: StateStore) -> None:
     store.save_tables([TABLE])
-    store.spec(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
+    store.set_table_spec(TABLE.oid, TABLE.id, {"wanted": True, "group": "new", "moving_from": "default"})
     store.note_handover(TABLE.oid, Lsn(5))
     store.note_handover(TABLE.oid, Lsn(9))
     store.note_handed(TABLE.oid, "default", Lsn(8), NO_VERSION)
@@ -156,9 +156,9 @@ def test_a_hand_over_is_one_step(store: StateStore) -> None:
 
 def test_a_lake_table_is_dropped_only_while_that_is_wanted(store: StateStore) -> None:
     dropped: list[int] = []
-    store.spec(7, TABLE.id, {"wanted": False, "drop_lake": True})
-    store.spec(8, TABLE.id, {"wanted": False, "drop_lake": True})
-    store.spec(8, TABLE.id, {"wanted": True})
+    store.set_table_spec(7, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.set_table_spec(8, TABLE.id, {"wanted": False, "drop_lake": True})
+    store.set_table_spec(8, TABLE.id, {"wanted": True})
     for oid in (7, 7, 8):
         store.drop_lake(oid, lambda oid=oid: dropped.append(oid))  # type: ignore[misc]
     assert dropped == [7]
@@ -170,7 +170,7 @@ def test_a_dropped_group_lets_tables_stay_that_were_to_come_and_gives_up_those_t
         2: {"group": "default", "moving_from": "going"},
         3: {"group": "going"},
     }.items():
-        store.spec(oid, TABLE.id, {"wanted": True, **spec})
+        store.set_table_spec(oid, TABLE.id, {"wanted": True, **spec})
     store.forget_group("going")
     specs = store.table_specs()
     assert set(specs) == {1, 2}

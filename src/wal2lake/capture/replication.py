@@ -44,7 +44,7 @@ _MOST_PUBLISHING = 2
 
 
 class Session:
-    """One stream, one decoder: from a position until the connection or the pump ends."""
+    """One stream, one decoder: from a position until the connection or the worker ends."""
 
     def __init__(self, worker: CaptureWorker, stream: ReplicationStream, start: Lsn) -> None:
         self._worker, self._stream = worker, stream

@@ -57,7 +57,7 @@ class CaptureReport:
 
 
 class Owner(Protocol):
-    """Whoever started the pump: is told how it goes, and says when to stop."""
+    """Whoever started the worker: gets its reports, and says when to stop."""
 
     wake: Sequence[int]
     """file descriptors that become readable when `attend` has something to do"""

@@ -85,7 +85,7 @@ class Commands:
                 "drop_lake": False, "target": TableId.parse(target) if target else None, "moving_from": None,
                 "handover_lsn": None, "handed_lsn": None,
             }  # fmt: skip
-            self._store.spec(table.oid, table.id, changes)
+            self._store.set_table_spec(table.oid, table.id, changes)
             how = "" if copy else " --no-copy"
             self._note(changes["group"], table.oid, table.id, f"tables add{how}")
         return tuple(str(table.id) for table in found)
@@ -161,14 +161,14 @@ class Commands:
                 "wanted": False, "group": record.group, "paused": False, "drop_lake": drop_lake,
                 "target": record.lake_table, "moving_from": None, "handover_lsn": None, "handed_lsn": None,
             }  # fmt: skip
-            self._store.spec(record.oid, record.id, changes)
+            self._store.set_table_spec(record.oid, record.id, changes)
             self._note_of(record, f"tables remove{' --drop-lake' if drop_lake else ''}")
         return _names(records)
 
     def pause(self, names: Sequence[str]) -> tuple[str, ...]:
         records = self._named(names)
         for record in records:
-            self._store.spec(record.oid, record.id, {"paused": True})
+            self._store.set_table_spec(record.oid, record.id, {"paused": True})
             self._note_of(record, "tables pause")
         return _names(records)
 
@@ -207,7 +207,7 @@ class Commands:
             if record.last_commit_at is not None:
                 # It began without its rows; a copy that the move needs is not to leave changes out.
                 changes["copy"] = True
-            self._store.spec(record.oid, record.id, changes)
+            self._store.set_table_spec(record.oid, record.id, changes)
             self._note_of(record, f"tables move --group {group}")
         return _names(records)
 

@@ -245,7 +245,7 @@ class DesiredStateReader:
         for oid, spec in specs.items():
             now, heir = names.get(oid), oids.get(spec.id)
             if now is not None and now != spec.id:
-                self._store.spec(oid, now, {})
+                self._store.set_table_spec(oid, now, {})
                 changed = True
             elif now is None and heir is not None and heir not in specs:
                 self._store.inherit_spec(oid, heir)

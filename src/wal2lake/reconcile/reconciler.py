@@ -1,4 +1,4 @@
-"""What is wanted of a group becomes what is done: looked at now and then, and at once when a command has asked.
+"""Brings a group to its desired state: looked at now and then, and at once when a command has asked.
 
 The source and the state store are asked beside the loop; what follows from it is done by the loop itself.
 """
@@ -55,7 +55,7 @@ class Reconciler:
         self._looked = 0.0
 
     def first_look(self, patience: Patience) -> DesiredState:
-        """What is wanted when a run begins; a name that means nothing is an error then.
+        """The desired state when a run begins; a name that means nothing is an error then.
 
         Tables that are being altered are waited for, as a new slot waits for open transactions.
         """

@@ -80,7 +80,7 @@ class Copies:
         job.add_done_callback(lambda _: self._end(table))
 
     def nothing_waits(self) -> None:
-        """No table stands in line for a copy."""
+        """No table waits for a copy."""
         self._slots.leave(self)
 
     def ended(self) -> list[TableRuntime]:

@@ -196,7 +196,7 @@ class TableWork:
         if isinstance(renamed, Wal2LakeError):
             self._not_renamed(table, renamed)
         elif renamed is not None:
-            self._jobs.stand_in_line(table)
+            self._jobs.enqueue(table)
             return
         applied = table.applied
         if not table.active or table.job is not None or applied is None or table.resync:
@@ -205,7 +205,7 @@ class TableWork:
         if catching_up and table.waiting is None:
             self._capture.ask()
         if self._commit_due(table, applied):
-            self._jobs.stand_in_line(table)
+            self._jobs.enqueue(table)
 
     def _commit_due(self, table: TableRuntime, applied: Applied) -> bool:
         if table.waiting is None:
@@ -224,7 +224,7 @@ class TableWork:
         while (table := self._jobs.next()) is not None:
             applied = table.applied
             if self._tables.get(table.schema.oid) is not table:
-                # It stood in line when it was removed, and is somebody else's by now.
+                # It was in the queue when it was removed, and is somebody else's by now.
                 continue
             if (rename := self._renaming.begin(table)) is not None:
                 self._jobs.start(table, rename)

@@ -45,12 +45,12 @@ class WorkerSlots:
             return self._busy < self._most and not self._line
 
     def stand(self, who: object, call: Callable[[], object]) -> None:
-        """Stand in line, to be called; who stands there keeps the place."""
+        """Enter the queue, to be called; who is in it keeps the place."""
         with self._lock:
             self._line.setdefault(who, call)
 
     def mine(self, who: object, call: Callable[[], object]) -> bool:
-        """Whether it is this one's turn; if not, it stands in line and is called when it is."""
+        """Whether it is this one's turn; if not, it enters the queue and is called when it is."""
         with self._lock:
             ahead = list(self._line).index(who) if who in self._line else len(self._line)
             if self._busy + ahead < self._most:
@@ -59,7 +59,7 @@ class WorkerSlots:
             return False
 
     def leave(self, who: object) -> None:
-        """Stand in line no more; the next one may go."""
+        """Leave the queue; the next one may go."""
         with self._lock:
             stood = self._line.pop(who, None) is not None
         if stood:
@@ -141,7 +141,7 @@ class TableJobs:
         """Whether nobody waits and a worker is free."""
         return not self._line and self._slots.free
 
-    def stand_in_line(self, table: TableRuntime) -> None:
+    def enqueue(self, table: TableRuntime) -> None:
         """To be called up when a worker is free; a table that stands there keeps its place."""
         if table.schema.oid not in self._line:
             self._line[table.schema.oid] = table

@@ -21,7 +21,7 @@ class Specs(StoreSession):
             rows = connection.execute("SELECT * FROM wal2lake.desired_tables").fetchall()
         return {int(row["oid"]): _table_spec(row) for row in rows}
 
-    def spec(self, oid: int, id: TableId, changes: Mapping[str, Any]) -> None:
+    def set_table_spec(self, oid: int, id: TableId, changes: Mapping[str, Any]) -> None:
         """Change what is wanted of a table; what is not named stays as it is."""
         values = _columns(changes)
         names = list(values)

@@ -11,7 +11,7 @@ from wal2lake.lake.compaction_policy import Work
 from wal2lake.lake.model import Applied
 from wal2lake.position import Lsn
 from wal2lake.reconcile.table_runtime import TableRuntime
-from wal2lake.scheduling import maintenance_queue as tending
+from wal2lake.scheduling import maintenance_queue
 from wal2lake.scheduling.maintenance_queue import MaintenanceQueue
 from wal2lake.schema import Identity, TableId, TableSchema
 from wal2lake.state import TableRecord
@@ -53,7 +53,7 @@ def test_only_tables_that_have_committed_are_asked_about() -> None:
 
 
 def test_all_are_asked_about_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tending, "RELOOK_SECONDS", -1.0)
+    monkeypatch.setattr(maintenance_queue, "RELOOK_SECONDS", -1.0)
     one, two = table(1), table(2)
     assert tended_by(Judge(2)).next([one, two]) is two
 

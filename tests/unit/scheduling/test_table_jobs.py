@@ -51,16 +51,16 @@ def ended(applies: TableJobs, count: int) -> list[TableRuntime]:
 
 def test_whoever_waits_longest_goes_first(applies: TableJobs) -> None:
     for each in (B, A, C, A):
-        applies.stand_in_line(each)
+        applies.enqueue(each)
     assert [applies.next(), applies.next(), applies.next(), applies.next()] == [B, A, C, None]
 
 
 def test_a_table_with_more_goes_to_the_end_of_the_line(applies: TableJobs) -> None:
     for each in (A, B):
-        applies.stand_in_line(each)
+        applies.enqueue(each)
     first = applies.next()
     assert first is A
-    applies.stand_in_line(A)
+    applies.enqueue(A)
     assert [applies.next(), applies.next()] == [B, A]
 
 
@@ -68,7 +68,7 @@ def test_nobody_is_called_while_all_workers_are_busy(applies: TableJobs) -> None
     hold = threading.Event()
     for each in (A, B):
         applies.start(each, lambda: (hold.wait(5), RESULT)[1])
-    applies.stand_in_line(C)
+    applies.enqueue(C)
     try:
         assert applies.next() is None and not applies.idle
     finally:
