@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from wal2lake.lake.model import Applied
-from wal2lake.scheduling.batch_plan import LogView, plan
+from wal2lake.scheduling.batch_plan import LogView, plan_batch
 
 from . import backlog
 from .ground import prepared
@@ -107,12 +107,12 @@ class _Rivals:
     def _apply(self, place: Place) -> int:
         """What the scheduler does with a table that is behind."""
         log = self._origin.log
-        view = LogView(log.schema, log.path, log.commits, log.begins)
+        view = LogView.of(log)
         applied, commits = self._applied, 0
         manifests = log.after(0)
         last = manifests[-1].number
         while applied.manifest < last:
-            planned = plan(applied, manifests, view)
+            planned = plan_batch(applied, manifests, view)
             if planned.batch is None or planned.obstacle is not None:
                 raise RuntimeError(f"the backlog can't be applied: {planned.obstacle}")
             applied = place.lake.apply(applied, planned.batch, self._origin.source_id)

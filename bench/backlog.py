@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.capture.process import CaptureProcess
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import Config
 from wal2lake.position import Lsn
 from wal2lake.schema import TableSchema
 from wal2lake.source.database import Source
-from wal2lake.source.slot import HeldSnapshot
+from wal2lake.source.ports import OpenSnapshot
 
 PER_TRANSACTION = 1000
 COLD, HOT, RECENT, INSERTED, DELETED = 400, 100, 100, 300, 100
@@ -62,7 +62,7 @@ class Origin:
     schema: TableSchema
     source_id: str
     log: ChangeLog
-    held: HeldSnapshot
+    held: OpenSnapshot
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def opened(config: Config) -> Iterator[tuple[Source, Origin]]:
     try:
         (schema,) = source.discover()
         source.publish([schema])
-        log = ChangeLog(config.changelog_path, group.name)
+        log = ChangeLog(storage_for(config.changelog_path), group.name)
         log.create(source.identity(), source.slot_name)
         with source.create_slot() as held:
             log.begin(held.snapshot.lsn)
@@ -120,7 +120,7 @@ def collapsed(origin: Origin, directory: Path) -> int:
     own = list(origin.schema.names)
     segments = [s for manifest in origin.log.after(0) if oid in manifest.tables for s in manifest.tables[oid].segments]
     wanted = [*own, meta.op, meta.commit_lsn, meta.seq]
-    changes = pa.concat_tables(pq.read_table(origin.log.path(s), columns=wanted) for s in segments)
+    changes = pa.concat_tables(pq.read_table(origin.log.uri(s), columns=wanted) for s in segments)
     changes = changes.sort_by([("id", "ascending"), (meta.commit_lsn, "ascending"), (meta.seq, "ascending")])
     ids = changes["id"].to_numpy()
     last = changes.filter(pa.array(np.append(ids[1:] != ids[:-1], True)))

@@ -99,7 +99,7 @@ def require_same_changes(log: ChangeLog, table: SourceTable, before: Any) -> Non
     if not segments:
         raise WrongData(f"{table.name}: the change log has nothing of it")
     changes = pa.concat_tables(
-        pq.read_table(log.path(segment), columns=[*table.columns, OP, COMMIT, SEQ]) for segment in segments
+        pq.read_table(log.uri(segment), columns=[*table.columns, OP, COMMIT, SEQ]) for segment in segments
     )
     require_same_rows(f"{table.name}: change log", overlaid(table, before, changes), table.read())
 

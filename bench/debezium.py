@@ -3,7 +3,7 @@
 The engine runs in a JVM of its own, which is warm: it has read the whole load before its clock runs, and what it gave
 then is compared with the database. Its events end in a file, as lines of JSON, ours as segments of the change log;
 both clocks run from the open stream until all of it is durable. It reads each load with its own defaults and once more
-set up to be as quick as it can be; how long it takes when its events are counted and let go of stands beside that.
+set up to be as quick as it can be; its time when events are only counted and dropped is shown as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Debezium Engine in a process of its own: reads a slot when it is told to, and counts what comes.
+"""Debezium Engine in a process of its own: reads a slot on request, and counts its events.
 
     python -m bench.debezium_engine FD < orders
 

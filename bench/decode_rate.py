@@ -1,4 +1,4 @@
-"""How long decoding takes per row: synthetic pgoutput messages through `Decoder.feed` and `cut`, no I/O.
+"""How long decoding takes per row: synthetic pgoutput messages through Intake and Decoder, no I/O.
 
 python bench/decode_rate.py [rows]
 """
@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from wal2lake.decode import Decoder, Target
-from wal2lake.pgtypes import LakeType
+from wal2lake.decode import SLICE_BYTES, Decoder, Intake, Target, slices
 from wal2lake.position import ZERO
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 HEADER = b"w" + bytes(24)
 NARROW = ["long", "int", "string", "decimal(10,2)", "timestamptz", "string"]
@@ -22,7 +22,7 @@ FEED = 1000
 
 def table(kinds: Sequence[str]) -> TableSchema:
     columns = tuple(Column(f"c{n}", 25, -1, kind, LakeType.parse(kind)) for n, kind in enumerate(kinds))
-    return TableSchema(1, TableId("public", "bench"), columns, ("c0",), Identity.DEFAULT)
+    return TableSchema(1, TableId("public", "bench"), columns, ("c0",), ReplicaIdentity.DEFAULT)
 
 
 def relation(schema: TableSchema) -> bytes:
@@ -59,21 +59,23 @@ def commit(lsn: int) -> bytes:
 
 
 def measure(name: str, schema: TableSchema, messages: list[bytes], units: int) -> None:
-    best_feed = best_cut = float("inf")
+    best_feed = best_decode = float("inf")
     for _ in range(3):
-        decoder = Decoder(lambda _: Target(schema, 1), ZERO)
+        decoder, intake = Decoder(lambda _: Target(schema, 1), ZERO), Intake()
         clock = time.perf_counter()
         for at in range(0, len(messages), FEED):
-            decoder.feed(messages[at : at + FEED])
+            intake.feed(messages[at : at + FEED])
         fed = time.perf_counter()
-        cut = decoder.cut()
+        decoded = [rows.decode() for some in slices(intake.take_complete(), SLICE_BYTES) for rows in decoder.plan(some)]
         done = time.perf_counter()
-        best_feed, best_cut = min(best_feed, fed - clock), min(best_cut, done - fed)
-        if sum(decoded.batch.num_rows for decoded in cut.tables) != units or cut.refusals:
+        best_feed, best_decode = min(best_feed, fed - clock), min(best_decode, done - fed)
+        if sum(table.batch.num_rows for table, _ in decoded if table) != units or any(
+            refused for _, refused in decoded
+        ):
             raise SystemExit(f"{name}: wrong result")
     each = 1e6 / units
-    total = best_feed + best_cut
-    print(f"{name}: {total * each:.2f} µs (feed {best_feed * each:.2f}, cut {best_cut * each:.2f})")
+    total = best_feed + best_decode
+    print(f"{name}: {total * each:.2f} µs (feed {best_feed * each:.2f}, decode {best_decode * each:.2f})")
 
 
 def main() -> None:

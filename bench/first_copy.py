@@ -67,7 +67,7 @@ def _alternate(sides: dict[str, Callable[[], Run]], rows: int, repeat: int) -> d
 
 
 class _Stopwatch:
-    """What happens from `start` to `read`: the clock, the cores in use, and Spark's own books."""
+    """What happens from `start` to `read`: the clock, the cores in use, and Spark's own metrics."""
 
     def __init__(self, spark: Spark, server: int | None) -> None:
         self._spark, self._server = spark, server

@@ -2,7 +2,7 @@
 
 A writer makes 1,000 changed rows a second over four tables, then other loads in steps; an observer notes when each
 version of each lake table becomes visible. The first minute, in which the JVM warms up, is written and compared like
-the rest, and told apart in the figures. What a MERGE costs alone is measured between stretches of the steady load,
+the rest, and separated in the figures. What a MERGE costs alone is measured between stretches of the steady load,
 while the mirror rests, in a Spark that is as warm: so both sides have the same machine, whatever it is doing.
 """
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from wal2lake.demo.server import find_binaries
-from wal2lake.lake import jars
+from wal2lake.java import java_path
+from wal2lake.lake.spark import jars
 
 _PROC = Path("/proc")
 
@@ -83,9 +84,7 @@ def _cpu_model() -> str:
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else "java"
-    text = _first_line([java, "-version"])
+    text = _first_line([java_path() or "java", "-version"])
     return text.split('"')[1] if '"' in text else text
 
 

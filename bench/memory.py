@@ -69,7 +69,7 @@ def require_same_slices(record: Recorded, directory: Path) -> None:
     table = SourceTable(record.ground.connection, name)
     end = None
     for segment in segments_of(log, table.oid):
-        for batch in pq.ParquetFile(log.path(segment)).iter_batches(SLICE_ROWS, columns=table.columns):
+        for batch in pq.ParquetFile(log.uri(segment)).iter_batches(SLICE_ROWS, columns=table.columns):
             found = table.comparable(pa.Table.from_batches([batch]))
             low, high = pc.min_max(found[table.key]).as_py().values()
             if end is not None and low <= end:

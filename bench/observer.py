@@ -113,7 +113,7 @@ class Observer(_Watch):
         try:
             snapshots = StaticTable.from_metadata(location).metadata.snapshots
         except FileNotFoundError:
-            # Old metadata files are let go; the next look finds the newer one.
+            # Old metadata files are deleted; the next read finds the newer one.
             return
         for snapshot in snapshots:
             summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
@@ -141,7 +141,7 @@ class LogWatch(_Watch):
                 try:
                     self._published[int(path.stem)] = self._read(path)
                 except FileNotFoundError:
-                    # It was applied and let go between the listing and the reading.
+                    # It was applied and deleted between the listing and the reading.
                     continue
 
     def _read(self, path: Path) -> Published:

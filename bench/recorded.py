@@ -19,11 +19,12 @@ from typing import Any
 
 from wal2lake.capture.process import CaptureProcess
 from wal2lake.capture.report import CaptureReport
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import Config
 from wal2lake.demo.server import HOST, SUPERUSER, find_binaries
 from wal2lake.position import Lsn
-from wal2lake.source import connect, publication, server_facts, slot
+from wal2lake.source import connect, server_facts
+from wal2lake.source.publishing import publication, slot
 
 from .contents import SourceTable, require_same_changes, segments_of
 from .ground import DATABASE, Ground, prepared
@@ -66,10 +67,10 @@ class Recorded:
     before: dict[str, Any]
     """the tables' rows before the load"""
 
-    def capture(self, directory: Path, *, streaming: bool = True) -> Taken:
+    def capture(self, directory: Path, *, streaming: bool = True, mode: str = "auto") -> Taken:
         """Let our capture take the load in, into a change log below an empty directory."""
-        config = self._config(directory, streaming)
-        log = ChangeLog(config.changelog_path, GROUP)
+        config = self._config(directory, streaming, mode)
+        log = ChangeLog(storage_for(config.changelog_path), GROUP)
         with connect(config.source) as connection:
             log.create(server_facts(connection), SLOT)
         log.begin(self.copy_slot(SLOT))
@@ -84,7 +85,7 @@ class Recorded:
             seconds = time.monotonic() - began
             own_cores = share(own, cpu_seconds(capture.pid), seconds)
             # The walsender began when the stream did.
-            server_cores = share(0.0, cpu_seconds(sender), seconds)
+            server_cores = None if sender is None else share(0.0, cpu_seconds(sender), seconds)
             memory = peak_memory(capture.pid)
         finally:
             report = capture.stop()
@@ -122,7 +123,7 @@ class Recorded:
                 require_same_changes(log, table, self.before[name])
 
     def log(self, directory: Path) -> ChangeLog:
-        return ChangeLog(self._config(directory).changelog_path, GROUP)
+        return ChangeLog(storage_for(self._config(directory).changelog_path), GROUP)
 
     def copy_slot(self, name: str) -> Lsn:
         """Make a slot that has the load before it; where it begins."""
@@ -135,9 +136,9 @@ class Recorded:
         with connect(Config(source={"dsn": self.ground.dsn}).source) as connection:
             slot.drop(connection, name)
 
-    def _config(self, directory: Path, streaming: bool = True) -> Config:
+    def _config(self, directory: Path, streaming: bool = True, mode: str = "auto") -> Config:
         source = {"dsn": self.ground.dsn, **({} if streaming else {"streaming": False})}
-        return Config(source=source, lake={"path": str(directory)}, groups=[{"name": GROUP}])
+        return Config(source=source, lake={"path": str(directory)}, groups=[{"name": GROUP, "capture": mode}])
 
     def _until_acknowledged(self, capture: CaptureProcess, log: ChangeLog) -> int:
         """Wait until the load is published and acknowledged; the most that the log took meanwhile."""
@@ -150,12 +151,12 @@ class Recorded:
         capture.request_flush(Lsn(self.end + 1))
         while not over(report := capture.wait_for(over, POLL_SECONDS)):
             if time.monotonic() > looked + 10 * POLL_SECONDS:
-                most, looked = max(most, disk_bytes(log.directory)), time.monotonic()
+                most, looked = max(most, disk_bytes(Path(log.storage.uri()))), time.monotonic()
             if time.monotonic() > limit:
                 raise RuntimeError(f"capture is not beyond {self.end} after {LIMIT_SECONDS:g} s: {report}")
         if report.fatal:
             raise RuntimeError(f"capture failed: {report.error}")
-        return max(most, disk_bytes(log.directory))
+        return max(most, disk_bytes(Path(log.storage.uri())))
 
 
 @contextmanager

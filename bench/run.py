@@ -41,6 +41,7 @@ class Part:
 
 PARTS = (
     Part("capture", "capture"),
+    Part("polling", "polling"),
     Part("transaction-size", "transaction_size"),
     Part("debezium", "debezium"),
     Part("memory", "memory"),

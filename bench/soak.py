@@ -127,7 +127,7 @@ class _Behind:
 
 
 def _bytes(directory: Path) -> int:
-    """Of all files below; what is let go meanwhile counts as nothing."""
+    """Of all files below; files that are deleted meanwhile count as nothing."""
     total = 0
     for path in directory.rglob("*"):
         try:

@@ -1,7 +1,7 @@
 """The benchmark's own Spark driver, set like wal2lake's, with as many lakes in it as there are rivals.
 
 Each rival has a lake directory of its own; the table has the same name in each, so both sides can be compared with
-PostgreSQL alike. `jobs_since` tells what Spark did in a stretch of time, as its own books have it.
+PostgreSQL alike. `jobs_since` returns what Spark did in a stretch of time, by its own metrics.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from wal2lake.config import Config
 from wal2lake.lake import Lake
-from wal2lake.lake.iceberg import IcebergTables
-from wal2lake.lake.spark import Driver
+from wal2lake.lake.iceberg.tables import IcebergTables
+from wal2lake.lake.spark.driver import Driver
 
 from .machine import cpu_seconds
 
@@ -80,7 +80,7 @@ class Spark:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Spark's own books over a stretch of time."""
+    """Spark's own metrics over a stretch of time."""
 
     count: int
     tasks: int

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.config import Config
-from wal2lake.lake.iceberg import TABLE_PROPERTIES, IcebergTables
-from wal2lake.lake.spark import Driver
+from wal2lake.lake.iceberg.tables import TABLE_PROPERTIES, IcebergTables
+from wal2lake.lake.spark.driver import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

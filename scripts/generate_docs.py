@@ -1,4 +1,4 @@
-"""Writes the reference parts of docs/ from the code: the configuration, the command line, the type table.
+"""Writes the reference parts of docs/ from the code: the configuration, the command line, types, the lifecycle.
 
     python scripts/generate_docs.py            write
     python scripts/generate_docs.py --check    exit 1 if a page is not up to date
@@ -9,7 +9,9 @@ A page keeps its own words; what stands between its two markers is replaced.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,34 @@ import typer.main
 from wal2lake.cli.app import app
 from wal2lake.cli.template import HEADINGS, Option, config_file, heading, options, purpose, toml
 from wal2lake.config import SECTIONS, variables
-from wal2lake.pgtypes import PgType, lake_type
+from wal2lake.state.events import EVENTS, EventRule
+from wal2lake.state.lifecycle import (
+    CatchUp,
+    Dropped,
+    Errored,
+    Paused,
+    Pending,
+    Snapshot,
+    Streaming,
+    TableState,
+    needs_copy,
+)
+from wal2lake.types import STRING, TYPES, LakeType, PgType, binary_reader, lake_type, unfit_words
+from wal2lake.types.decimals import NUMERIC, typmod
+from wal2lake.types.family import Scalar
+from wal2lake.types.numbers import INT4
+from wal2lake.types.text import TEXT
+from wal2lake.types.time import TIMESTAMPTZ
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN = "<!-- begin: written by scripts/generate_docs.py -->"
 END = "<!-- end -->"
 
-ARRAYS = {1007: 23, 1009: 25, 1231: 1700, 1185: 1184}
-TYPES = (
-    ("boolean", 16, -1, 0), ("smallint", 21, -1, 0), ("integer", 23, -1, 0), ("bigint", 20, -1, 0),
-    ("real", 700, -1, 0), ("double precision", 701, -1, 0),
-    ("numeric(10,2)", 1700, (10 << 16 | 2) + 4, 0), ("numeric(38,0)", 1700, (38 << 16) + 4, 0),
-    ("numeric(5,-2)", 1700, (5 << 16 | 0x7FE) + 4, 0), ("numeric(50,2)", 1700, (50 << 16 | 2) + 4, 0),
-    ("numeric", 1700, -1, 0),
-    ("text", 25, -1, 0), ("varchar(n)", 1043, 14, 0), ("char(n)", 1042, 14, 0), ("uuid", 2950, -1, 0),
-    ("json", 114, -1, 0), ("jsonb", 3802, -1, 0), ("xml", 142, -1, 0), ("bytea", 17, -1, 0),
-    ("date", 1082, -1, 0), ("time", 1083, -1, 0), ("timetz", 1266, -1, 0), ("timestamp", 1114, -1, 0),
-    ("timestamptz", 1184, -1, 0), ("interval", 1186, -1, 0), ("money", 790, -1, 0), ("inet", 869, -1, 0),
-    ("bit(n)", 1560, 8, 0), ("int4range", 3904, -1, 0), ("tsvector", 3614, -1, 0),
-    ("an enum, a composite type, a type of an extension", 99999, -1, 0),
-    ("integer[]", 1007, -1, 1), ("text[]", 1009, -1, 1), ("numeric(10,2)[]", 1231, (10 << 16 | 2) + 4, 1),
-    ("timestamptz[]", 1185, -1, 1), ("integer[][]", 1007, -1, 2),
+ARRAYS = (
+    ("integer[]", INT4, -1, 1), ("text[]", TEXT, -1, 1), ("numeric(10,2)[]", NUMERIC, typmod(10, 2), 1),
+    ("timestamptz[]", TIMESTAMPTZ, -1, 1), ("integer[][]", INT4, -1, 2),
 )  # fmt: skip
+"""examples of arrays: name, element type and its typmod, dimensions"""
 
 
 def configuration() -> Iterator[str]:
@@ -91,17 +99,69 @@ def _parameters(command: Any) -> Iterator[str]:
 
 
 def types() -> Iterator[str]:
-    known = {array: PgType(array, "array", element=element) for array, element in ARRAYS.items()}
-    yield from ("| PostgreSQL | lake | Spark SQL |", "|---|---|---|")
-    for name, oid, typmod, dims in TYPES:
-        lake = lake_type(oid, typmod, dims, known)
-        yield f"| {name} | `{lake}` | `{lake.spark}` |"
+    """One row for neighbours of a family that have the same facts."""
+    yield from ("| PostgreSQL | lake | Spark SQL | binary stream | refused values |", "|---|---|---|---|---|")
+    for family in TYPES.families:
+        named = [(name, _facts(scalar, at)) for scalar in family.scalars for name, at in _shown(scalar)]
+        for facts, same in groupby(named, key=itemgetter(1)):
+            yield f"| {', '.join(name for name, _ in same)} | {facts} |"
+    yield f"| an enum, a composite type, a type of an extension, any other type | {_carried(STRING)} |"
+    for name, element, at, dims in ARRAYS:
+        known = {1: PgType(1, "array", element=element)}
+        yield f"| {name} | {_carried(lake_type(1, at, dims, known))} |"
+
+
+def _shown(scalar: Scalar) -> Iterable[tuple[str, int]]:
+    return scalar.shown.items() or [(scalar.name, -1)]
+
+
+def _facts(scalar: Scalar, typmod: int) -> str:
+    lake = scalar.lake_type(typmod)
+    return _carried(lake, binary_reader(scalar.oid, typmod, lake) is not None)
+
+
+def _carried(lake: LakeType, binary: bool = False) -> str:
+    return f"`{lake}` | `{lake.spark}` | {'yes' if binary else 'no'} | {unfit_words(lake)}"
+
+
+def lifecycle() -> Iterator[str]:
+    yield from ("## States", "")
+    for state in (Pending, Snapshot, CatchUp, Streaming, Paused, Errored, Dropped):
+        yield from (f"### {state.state}", "", _reflowed(state.__doc__), "")
+    yield from ("## When a table is copied", "", *_lines(needs_copy.__doc__))
+    yield from ("## Transitions", "", "| from | event | to | who causes it |", "|---|---|---|---|")
+    for before in TableState:
+        for event in EVENTS:
+            if event.moves.get(before, before) is not before:
+                yield f"| {before} | `{event.name}` | {event.moves[before]} | {event.by} |"
+    yield from ("", "## Events", "", "| event | | who causes it | from | to |", "|---|---|---|---|---|")
+    yield from (_event(event) for event in EVENTS)
+
+
+def _event(event: EventRule) -> str:
+    targets = {after for before, after in event.moves.items() if after is not before}
+    to = ", ".join(target for target in TableState if target in targets) or "stays"
+    sources = ", ".join(state for state in TableState if state in event.moves)
+    return f"| `{event.name}` | {event.meaning} | {event.by} | {sources} | {to} |"
+
+
+def _lines(doc: str | None) -> list[str]:
+    """The lines of a docstring, with an empty one before each list."""
+    lines = [line.strip() for line in (doc or "").splitlines()]
+    listed = [line.startswith("- ") for line in lines]
+    gaps = [one and not before for before, one in zip([True, *listed], listed, strict=False)]
+    return [part for line, gap in zip(lines, gaps, strict=True) for part in (["", line] if gap else [line])]
+
+
+def _reflowed(doc: str | None) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
 
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "configuration.md": configuration,
     "cli.md": commands,
     "types.md": types,
+    "lifecycle.md": lifecycle,
 }
 
 

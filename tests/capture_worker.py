@@ -1,4 +1,4 @@
-"""A pump in this process, on a thread, so that a test can stand at its named points."""
+"""A capture worker in this process, on a thread, so that a test can stop it at named points."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from capturing import PATIENCE, CapturedGroup
+from wal2lake.capture.postgres import capture_source
 from wal2lake.capture.report import CaptureReport
 from wal2lake.capture.worker import CaptureWorker
+from wal2lake.changelog import storage_for
 from wal2lake.position import ZERO, Lsn
 from wal2lake.source import connect, mark
 
@@ -26,7 +28,10 @@ class RunningPump:
         self._flush_requested: Lsn | None = None
         self._changed = threading.Condition()
         self.reports: list[CaptureReport] = []
-        self._thread = threading.Thread(target=CaptureWorker(group.config, group.group, self).run)
+        source = capture_source(group.config, group.group)
+        self._thread = threading.Thread(
+            target=CaptureWorker(group.config, group.group, self, source, storage_for(group.config.changelog_path)).run
+        )
 
     def poll_commands(self) -> Lsn | None:
         flush_requested, self._flush_requested = self._flush_requested, None

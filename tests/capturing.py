@@ -1,4 +1,4 @@
-"""A group whose changes are captured, without a lake: what the change log holds is what is looked at."""
+"""A group whose changes are captured, without a lake: tests read the change log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 from servers import Database
 from wal2lake.capture.process import CaptureProcess
 from wal2lake.capture.report import CaptureReport, CaptureState
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import Config, GroupConfig
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId, TableSchema
-from wal2lake.source import catalog, connect, mark, publication, server_facts, slot
+from wal2lake.source import connect, mark, server_facts
+from wal2lake.source.publishing import publication, slot
+from wal2lake.source.tables import catalog
 
 GROUP = "g"
 SLOT = "wal2lake_g_test"
@@ -29,7 +31,7 @@ class CapturedGroup:
         settings = {"name": GROUP, "flush_interval": 0.05, "flush_bytes": 1024 * 1024, **group}
         self.config = Config(source={"dsn": database.dsn}, lake={"path": str(directory)}, groups=[settings])
         self.group: GroupConfig = self.config.groups[0]
-        self.log = ChangeLog(self.config.changelog_path, GROUP)
+        self.log = ChangeLog(storage_for(self.config.changelog_path), GROUP)
         self.capture = CaptureProcess(self.config, self.group)
 
     def publish(self, tables: Sequence[str]) -> dict[str, TableSchema]:
@@ -91,13 +93,13 @@ class CapturedGroup:
     def changes(self, table: str) -> list[dict[str, Any]]:
         """All changes of a table in the order of the log, `_lsn`/`_seq`/`_op` beside its columns."""
         oid = self.oid(table)
-        fresh = ChangeLog(self.config.changelog_path, GROUP)
+        fresh = ChangeLog(storage_for(self.config.changelog_path), GROUP)
         found: list[dict[str, Any]] = []
         for manifest in fresh.after(0):
             if (cut := manifest.tables.get(oid)) is None:
                 continue
             for segment in cut.segments:
-                rows = pq.read_table(fresh.path(segment)).to_pylist()
+                rows = pq.read_table(fresh.uri(segment)).to_pylist()
                 assert len(rows) == segment.rows
                 assert all(manifest.from_lsn <= row["_commit_lsn"] < manifest.to_lsn for row in rows)
                 found += rows

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capture_modes import MODE
 from waiting import wait_until
 from wal2lake.config import load_config
 from wal2lake.mirror import Mirror
 
 TIMEOUT = 150.0
-QUICK_JVM = "-XX:TieredStopAtLevel=1"
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """for what does little and ends soon: the JVM's second compiler would only be in the way"""
 
 
@@ -118,7 +119,7 @@ class Project:
         """Write the configuration file; `more` is TOML that comes after [source]."""
         text = f'[source]\ndsn = "{dsn}"\n{more}\n'
         if "[[groups]]" not in more:
-            text += '[[groups]]\nname = "default"\nflush_interval = 0.2\n'
+            text += f'[[groups]]\nname = "default"\nflush_interval = 0.2\ncapture = "{MODE}"\n'
         (self.directory / "wal2lake.toml").write_text(text, "utf-8")
 
     def run(self, *args: str, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT) -> Finished:

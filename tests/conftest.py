@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import warm_captures
+from capture_modes import group
 from changelogs import begun
 from command import QUICK_JVM, Project
 from servers import Database, fresh_database, running_server
-from wal2lake.changelog import ChangeLog
+from wal2lake.capture.process import launch
+from wal2lake.changelog import ChangeLog, LogStorage, storage_for
+from wal2lake.changelog.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from wal2lake.lake import Lake
 
 ConfigFactory = Callable[..., Config]
+LAUNCH = launch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,10 +43,17 @@ def no_settings_from_outside() -> Iterator[None]:
 def no_long_waits() -> Iterator[None]:
     """What is looked at or written now and then is so more often: the tests wait for it hundreds of times."""
     with pytest.MonkeyPatch.context() as intervals:
-        intervals.setattr("wal2lake.reconcile.reconciler.RELOOK_SECONDS", 1.0)
+        intervals.setattr("wal2lake.reconcile.reconciler.REFRESH_SECONDS", 1.0)
         intervals.setattr("wal2lake.scheduling.state_writer.SAVE_SECONDS", 0.1)
         intervals.setattr("wal2lake.scheduling.state_writer.IDLE_SAVE_SECONDS", 2.0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def captures_of_the_product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests without the shared Spark start capture processes as the product does, also after those with it."""
+    if "spark" not in request.fixturenames:
+        monkeypatch.setattr("wal2lake.capture.process.launch", LAUNCH)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +78,7 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
     def make(**sections: Any) -> Config:
         sections["source"] = {"dsn": database.dsn, **sections.get("source", {})}
         sections["lake"] = {"path": str(tmp_path / "lake"), **sections.get("lake", {})}
-        sections.setdefault("groups", [{"name": "default", "flush_interval": 0.1}])
+        sections["groups"] = [group(**one) for one in sections.get("groups", [{"flush_interval": 0.1}])]
         return Config(**sections)
 
     return make
@@ -75,7 +87,7 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
-    from wal2lake.lake.spark import Driver
+    from wal2lake.lake.spark.driver import Driver
 
     # The tests make hundreds of plans and run each once or twice: compiling takes longer than what it makes faster.
     # Proofs, and the tests on other majors, run the plans that the product runs.
@@ -85,7 +97,10 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
     driver.start({})
     try:
-        yield driver.root
+        # Where a mirror runs on this Spark, the start of its capture process is not what is tested.
+        with pytest.MonkeyPatch.context() as captures:
+            captures.setattr("wal2lake.capture.process.launch", warm_captures.launch)
+            yield driver.root
     finally:
         driver.stop()
 
@@ -113,6 +128,17 @@ def project(tmp_path: Path) -> Iterator[Project]:
         made.close()
 
 
+@pytest.fixture(params=["directory", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> LogStorage:
+    """An empty place for change logs, of each kind."""
+    return storage_for(tmp_path) if request.param == "directory" else MemoryStorage()
+
+
 @pytest.fixture
-def log(tmp_path: Path) -> ChangeLog:
-    return begun(tmp_path)
+def log(storage: LogStorage) -> ChangeLog:
+    return begun(storage)
+
+
+@pytest.fixture
+def log_on_disk(tmp_path: Path) -> ChangeLog:
+    return begun(storage_for(tmp_path))

@@ -7,10 +7,11 @@ from typing import Any
 
 import psycopg
 
-from wal2lake.decode import Cut, Decoder, Relation, Target
-from wal2lake.pgtypes import PgType, delimiter, lake_type
+from inline_decoder import Cut, InlineDecoder
+from wal2lake.decode import Relation, Target
 from wal2lake.position import ZERO
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import PgType, delimiter, lake_type
 
 HEADER = b"w" + bytes(24)
 SESSION = (
@@ -28,8 +29,8 @@ class Source:
         self.run("CREATE TYPE mood AS ENUM ('so so', 'NULL')", "CREATE TYPE pair AS (x int, y text)")
         self.run("CREATE DOMAIN price AS numeric(10,2)")
         self.schemas: dict[int, TableSchema] = {}
-        self.decoder = Decoder(self.resolve, ZERO)
-        self.binary_decoder = Decoder(self.resolve, ZERO, binary=True)
+        self.decoder = InlineDecoder(self.resolve, ZERO)
+        self.binary_decoder = InlineDecoder(self.resolve, ZERO, binary=True)
 
     def run(self, *statements: str) -> None:
         for statement in statements:
@@ -60,7 +61,7 @@ class Source:
             )
             for c in relation.columns
         )
-        key = tuple(c.name for c in relation.columns if c.key and relation.identity is not Identity.FULL)
+        key = tuple(c.name for c in relation.columns if c.key and relation.identity is not ReplicaIdentity.FULL)
         schema = TableSchema(relation.oid, TableId(relation.namespace, relation.name), columns, key, relation.identity)
         self.schemas[relation.oid] = schema
         return Target(schema, 1)
@@ -72,7 +73,7 @@ class Source:
         """What the next `cut` gives, from values in binary form."""
         return self._cut(self.binary_decoder, "peek")
 
-    def _cut(self, decoder: Decoder, how: str) -> Cut:
+    def _cut(self, decoder: InlineDecoder, how: str) -> Cut:
         binary = decoder is self.binary_decoder
         changes = self.rows(
             f"SELECT data FROM pg_logical_slot_{how}_binary_changes('decode_' || current_database(), NULL, NULL,"

@@ -20,13 +20,15 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
 from servers import Database
-from wal2lake.changelog.manifest import Segment, Truncation
+from wal2lake.change import Truncation
+from wal2lake.changelog.manifest import Segment
 from wal2lake.config import SourceConfig
 from wal2lake.lake import Applied, Batch, Lake
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId, TableSchema
-from wal2lake.source import catalog, copy_plan
+from wal2lake.source.copies import copy_plan
 from wal2lake.source.model import CopySource, ExportedSnapshot
+from wal2lake.source.tables import catalog
 
 Row = dict[str, Any]
 _files = itertools.count(1)
@@ -110,6 +112,8 @@ class History:
     rows: list[Row] = field(default_factory=list)
     lsn: int = 1000
     seq: int = 0
+    xid: int = 1
+    """of the transactions that come next, 32 bits"""
     _changes: list[Row] = field(default_factory=list)
     _truncations: list[Truncation] = field(default_factory=list)
 
@@ -138,7 +142,7 @@ class History:
     ) -> None:
         self.rows = [row for row in self.rows if not holds(row)]
         self._next()
-        self._truncations.append(Truncation(Lsn(self.lsn), self.seq, relation, predicate))
+        self._truncations.append(Truncation(Lsn(self.lsn), self.seq, relation, predicate, self.xid))
 
     def batch(self, manifest: int, *, files: int = 1, skip_before: Lsn | None = None) -> Batch:
         """The changes since the last batch."""
@@ -176,14 +180,14 @@ class History:
         meta, names = self.schema.meta, self.schema.names
         change: Row = {name: None if name in unchanged else row.get(name) for name in names}
         change |= {
-            meta.op: op, meta.commit_lsn: self.lsn, meta.seq: self.seq, meta.xid: 1,
+            meta.op: op, meta.commit_lsn: self.lsn, meta.seq: self.seq, meta.xid: self.xid,
             meta.commit_ts: datetime(2024, 1, 1, tzinfo=UTC), meta.relation: relation,
             meta.unchanged: [names.index(name) for name in unchanged] or None, meta.key_changed: old is not None,
         }  # fmt: skip
         change |= {meta.old(name): old[name] if old is not None else None for name in self.schema.key}
         self._changes.append(change)
 
-    def _segment(self, changes: list[Row]) -> tuple[Path, Segment]:
+    def _segment(self, changes: list[Row]) -> tuple[str, Segment]:
         meta = self.schema.meta
         fields = [pa.field(column.name, column.lake.arrow) for column in self.schema.columns]
         fields += [
@@ -197,7 +201,7 @@ class History:
         path = self.directory / f"{next(_files)}.parquet"
         pq.write_table(pa.Table.from_pylist(changes, pa.schema(fields)), path)
         ops = Counter(change[meta.op] for change in changes)
-        return path, Segment(
+        return str(path), Segment(
             path.name, len(changes), path.stat().st_size, 1, ops["I"], ops["U"], ops["D"],
             sum(change[meta.key_changed] for change in changes),
             sum(change[meta.unchanged] is not None for change in changes),

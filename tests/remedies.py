@@ -1,4 +1,4 @@
-"""Remedies that name a command: an inventory of those in the code, and the means to do what they say."""
+"""Remedies that contain a command: an inventory of those in the code, and functions that execute them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SQL = re.compile(
     rf"(?:{_WORDS}|[,)])*?(?=;|$|, or |, and ))"
 )
 _FIX = re.compile(r"wal2lake [a-z]|(?:ALTER|CREATE|DO|DROP|GRANT|REVOKE|SELECT) .*;( --.*)?$")
-FIXES = ("preflight/checks.py", "source/facts.py")
+FIXES = ("preflight/checks.py", "source/tables/facts.py")
 """where the fixes of `check` are written"""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -16,20 +17,22 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from waiting import wait_until
 from wal2lake.demo.server import EmbeddedServer, find_binaries
 
 BINARIES_VARIABLE = "WAL2LAKE_TEST_PG_BIN"
+_QUICK_LOGINS = {"scram_iterations": "1"}
+"""Thousands of connections are made, and most by a JVM that compiles little."""
 _numbers = itertools.count(1)
 
 
 @cache
 def server_major() -> int:
     """The major version of the server that the tests run."""
-    given = os.environ.get(BINARIES_VARIABLE)
-    postgres = (Path(given) if given else find_binaries()) / "postgres"
+    postgres = _binaries() / "postgres"
     told = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True).stdout
     return int(told.split()[2].split(".")[0])
 
@@ -38,6 +41,31 @@ def can_declare(kind: str) -> bool:
     """Whether the server knows a type: numeric with a scale below zero or above its precision came with 15."""
     form = re.match(r"numeric\((\d+),(-?\d+)\)", kind)
     return form is None or 0 <= int(form[2]) <= int(form[1]) or server_major() >= 15
+
+
+def has_plugin(name: str) -> bool:
+    """Whether the server of the tests has an output plugin."""
+    home = _binaries().parent
+    return any((place / f"{name}.so").exists() for place in (home / "lib", home / "lib" / "postgresql"))
+
+
+def require_plugin(name: str) -> None:
+    """Skip the test where the server of the tests does not have an output plugin."""
+    if name != "pgoutput" and not has_plugin(name):
+        pytest.skip(f"PostgreSQL {server_major()} of the tests has no output plugin {name}; see: make test-plugins")
+
+
+def _binaries() -> Path:
+    given = os.environ.get(BINARIES_VARIABLE)
+    return Path(given) if given else find_binaries()
+
+
+@cache
+def _trusted_plugins() -> dict[str, str]:
+    """The setting that lists output plugins, on servers of which the minor version has it."""
+    told = subprocess.run([_binaries() / "postgres", "--describe-config"], capture_output=True, text=True, check=True)
+    known = any(line.startswith("output_plugin_libraries\t") for line in told.stdout.splitlines())
+    return {"output_plugin_libraries": "pgoutput, test_decoding, wal2json"} if known else {}
 
 
 def make_server(directory: Path) -> EmbeddedServer:
@@ -53,6 +81,8 @@ def make_server(directory: Path) -> EmbeddedServer:
         max_wal_size="4GB",
         max_prepared_transactions="5",
         autovacuum="off",
+        **_QUICK_LOGINS if server_major() >= 16 else {},
+        **_trusted_plugins(),
     )
 
 
@@ -64,9 +94,42 @@ def running_server() -> Iterator[EmbeddedServer]:
     directory.chmod(0o711)
     try:
         with make_server(directory / "postgres") as running:
+            _store_password_anew(running)
             yield running
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _store_password_anew(server: EmbeddedServer) -> None:
+    """The superuser's password was stored before the server had its settings."""
+    dsn = server.dsn("postgres")
+    password = psycopg.conninfo.conninfo_to_dict(dsn)["password"]
+    with psycopg.connect(dsn) as connection:
+        connection.execute(sql.SQL("ALTER ROLE CURRENT_USER PASSWORD {}").format(sql.Literal(password)))
+
+
+@contextmanager
+def tls_server() -> Iterator[EmbeddedServer]:
+    with running_server() as server, psycopg.connect(server.dsn(), autocommit=True) as admin:
+        key, certificate = (server.data / name for name in ("server.key", "server.crt"))
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True,
+        )  # fmt: skip
+        owner = server.data.stat()
+        for each in (key, certificate):
+            os.chown(each, owner.st_uid, owner.st_gid)
+            each.chmod(0o600)
+        admin.execute("ALTER SYSTEM SET ssl = on")
+        admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: _takes_tls(server), 10, "TLS to be on")
+        yield server
+
+
+def _takes_tls(server: EmbeddedServer) -> bool:
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(f"{server.dsn()}?sslmode=require"):
+        return True
+    return False
 
 
 class Database:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal2lake.decode import Cut, DecodedTable, Decoder, Relation, Target
-from wal2lake.pgtypes import LakeType
+from inline_decoder import Cut, InlineDecoder
+from wal2lake.decode import DecodedTable, Relation, RelationColumn, Target
 from wal2lake.position import ZERO, Lsn
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 UNCHANGED = object()
 Cell = str | bytes | None | object
@@ -23,7 +24,7 @@ OIDS = {
 
 
 def table(
-    columns: dict[str, str], key: Sequence[str] = ("id",), identity: Identity = Identity.DEFAULT, oid: int = 1000,
+    columns: dict[str, str], key: Sequence[str] = ("id",), identity: ReplicaIdentity = ReplicaIdentity.DEFAULT, oid: int = 1000,
     name: str = "t", partitioned: bool = False,
 ) -> TableSchema:  # fmt: skip
     """A table from `{name: lake type}`."""
@@ -50,12 +51,25 @@ def commit(commit_lsn: int, end_lsn: int | None = None, us: int = 0) -> bytes:
 def relation(schema: TableSchema, oid: int | None = None, columns: Sequence[str] | None = None) -> bytes:
     """The Relation message of a table, or of a partition of it with another oid and order of columns."""
     names = schema.names if columns is None else columns
-    body = b"R" + struct.pack(">I", schema.oid if oid is None else oid) + b"public\0t\0" + schema.identity.encode()
-    body += struct.pack(">H", len(names))
-    for name in names:
-        type_oid = schema.column(name).type_oid if name in schema.names else 25
-        flag = schema.identity is Identity.FULL or name in schema.key
-        body += bytes([flag]) + name.encode() + b"\0" + struct.pack(">Ii", type_oid, -1)
+    sent = tuple(
+        RelationColumn(
+            name,
+            schema.column(name).type_oid if name in schema.names else 25,
+            -1,
+            schema.identity is ReplicaIdentity.FULL or name in schema.key,
+        )
+        for name in names
+    )
+    return relation_message(Relation(schema.oid if oid is None else oid, "public", "t", schema.identity, sent))
+
+
+def relation_message(described: Relation) -> bytes:
+    """The Relation message that describes a relation so."""
+    body = b"R" + struct.pack(">I", described.oid) + f"{described.namespace}\0{described.name}\0".encode()
+    body += described.identity.encode() + struct.pack(">H", len(described.columns))
+    for column in described.columns:
+        body += bytes([column.key]) + column.name.encode() + b"\0"
+        body += struct.pack(">Ii", column.type_oid, column.typmod)
     return _message(body)
 
 
@@ -101,14 +115,14 @@ def other(kind: bytes) -> bytes:
     return _message(kind + b"\0" * 12)
 
 
-def decoder(*schemas: TableSchema, position: Lsn = ZERO) -> Decoder:
+def decoder(*schemas: TableSchema, position: Lsn = ZERO) -> InlineDecoder:
     """A decoder that mirrors these tables, each at version 1."""
     targets = {schema.oid: Target(schema, 1) for schema in schemas}
 
     def resolve(described: Relation) -> Target | None:
         return targets.get(described.oid)
 
-    return Decoder(resolve, position)
+    return InlineDecoder(resolve, position)
 
 
 def decode(schema: TableSchema, *changes: bytes) -> Cut:

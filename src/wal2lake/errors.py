@@ -1,4 +1,4 @@
-"""Everything that can go wrong, each with what to do about it.
+"""Every error of wal2lake, each with its remedy.
 
     Wal2LakeError
     ├── ConfigError              the configuration file, an environment variable, an argument
@@ -7,41 +7,40 @@
     │   ├── SourceRestored       ├── TableMissing  ├── SourceRefused ├── SourceBusy
     │   └── SourceAltered
     ├── CaptureError             the capture process
-    │   └── ChangeLogDamaged
-    ├── TableError               one table; the others go on
+    │   ├── ChangeLogDamaged     ├── EventsGone     └── PositionUnknown
+    ├── TableError               one table; the others continue
     │   ├── ValueRefused         ├── SchemaChanged  ├── SchemaUnclear  ├── KeyMisleading
     │   ├── CopyFailed           ├── CopyNeeded     ├── ForeignTable   ├── LakeNameTaken
     │   ├── TableRecreated       ├── UpdatesRefused ├── UpdatesSeen    ├── PartitionUnlogged
     │   ├── PartitionForeign     ├── RowsNotKept    ├── LakeTableGone  ├── LakePositionLost
-    │   └── LakeRolledBack
+    │   ├── LakeRolledBack       └── PluginUnfit
     ├── LakeError                Spark, the catalog, the storage
     │   ├── SparkUnavailable     ├── SparkLost      ├── LakeUnwritable
     │   ├── CommitFailed         ├── CommitUnknown  └── LakeInconsistent
     ├── GroupHeld                another process runs this group
     ├── OtherInstallation        the state store or a publication is that of another lake
-    └── CommandRefused           what a command asks for can't be had
+    └── CommandRefused           a command that can't be executed
 
-The docstring of an error is its message, the `remedy` says what to do, both with the fields that it was raised with.
-Row values never appear in either; keys may.
+The docstring of an error is its message and `remedy` says what to do; both are templates filled with the error's
+fields. Row values never appear in either; keys may.
 """
 
 from __future__ import annotations
 
 import errno
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from . import quoting
+from .filling import filled, one_line
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     TRANSIENT = "transient"
-    """goes away by itself: retried with backoff"""
+    """goes away without help: retried with backoff"""
     CONFIGURATION = "configuration"
-    """stays until somebody changes something"""
+    """stays until the configuration or the source is changed"""
     RESOURCE = "resource"
     """stays until there is room, memory or a free slot again"""
 
@@ -50,45 +49,30 @@ class Wal2LakeError(Exception):
     """{operation} failed: {cause}"""
 
     remedy_text: ClassVar[str] = "run the same command with --debug to see where it failed"
-    kind: ClassVar[Kind] = Kind.CONFIGURATION
+    kind: ClassVar[ErrorKind] = ErrorKind.CONFIGURATION
 
     def __init__(self, /, **fields: Any) -> None:
         self.fields: Mapping[str, Any] = fields
         super().__init__(self._fill(type(self).__doc__ or ""))
 
     def _fill(self, template: str) -> str:
-        # The template's own line ends go; what fields hold is kept, but for what would end the line.
-        return _one_line(_Filling().vformat(" ".join(template.split()), (), self.fields))
+        return filled(template, self.fields)
 
     @property
     def remedy(self) -> str:
         given = self.fields.get("remedy")
-        return self._fill(self.remedy_text) if given is None else _one_line(str(given))
+        return self._fill(self.remedy_text) if given is None else one_line(str(given))
 
     def about(self, table: str) -> Wal2LakeError:
-        """The same of a source table: the lake knows its tables by their own names, commands mean the source's."""
+        """The same error under the source table's name: the lake uses lake table names, commands use source names."""
         return type(self)(**{**self.fields, "table": table}) if "table" in self.fields else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), dict(self.fields))
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
 def _rebuild(cls: type[Wal2LakeError], fields: dict[str, Any]) -> Wal2LakeError:
     return cls(**fields)
-
-
-class _Filling(string.Formatter):
-    """Fills fields into a template. `{table:shell}`, `{table:toml}` and `{column:toml_key}` are quoted for a paste."""
-
-    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002 - the base's
-        return kwargs.get(str(key), "?")
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return str(getattr(quoting, format_spec)(str(value)) if format_spec else value)
 
 
 class ConfigError(Wal2LakeError):
@@ -105,14 +89,14 @@ class ConnectionFailed(SourceError):
     """cannot connect to PostgreSQL at {server}: {cause}"""
 
     remedy_text = "check [source] dsn (host, port, database, user, password) and that the server is running"
-    kind = Kind.TRANSIENT
+    kind = ErrorKind.TRANSIENT
 
 
 class SlotInUse(SourceError):
     """replication slot {slot} is in use by {holder}"""
 
     remedy_text = "stop the other reader, or end it with: SELECT pg_terminate_backend({pid})"
-    kind = Kind.TRANSIENT
+    kind = ErrorKind.TRANSIENT
 
 
 class SlotLost(SourceError):
@@ -124,11 +108,11 @@ class SlotLost(SourceError):
 class SourceReplaced(SourceError):
     """the change log of group {group} was written from another database cluster ({cause})"""
 
-    remedy_text = "check [source] dsn; if this server is meant, use a new [lake] path, or teardown and start over"
+    remedy_text = "check [source] dsn; if the server is right, use a new [lake] path, or teardown and start over"
 
 
 class SourceRestored(SourceError):
-    """the database of group {group} was restored to an earlier point ({cause}): the lake may have what it has not"""
+    """the database of group {group} was restored to an earlier point ({cause}): the lake may have rows that it lacks"""
 
     remedy_text = "re-copy the tables with: wal2lake tables resync --all"
 
@@ -146,31 +130,50 @@ class SourceRefused(SourceError):
 
 
 class SourceBusy(SourceError):
-    """PostgreSQL: {operation} {object} has to wait: {cause}"""
+    """PostgreSQL: {operation} {object} is waiting: {cause}"""
 
-    remedy_text = "No action needed: it is tried again until the other sessions are done"
-    kind = Kind.TRANSIENT
+    remedy_text = "No action needed: it is retried until the other sessions are done"
+    kind = ErrorKind.TRANSIENT
 
 
 class SourceAltered(SourceError):
-    """PostgreSQL: {operation} {object} has to look again: a table was dropped or renamed meanwhile"""
+    """PostgreSQL: {operation} {object} is repeated: a table was dropped or renamed meanwhile"""
 
-    remedy_text = "No action needed: the tables are looked at again"
-    kind = Kind.TRANSIENT
+    remedy_text = "No action needed: the catalog is read again"
+    kind = ErrorKind.TRANSIENT
 
 
 class CaptureError(Wal2LakeError):
     """the capture process of group {group} stopped: {cause}"""
 
-    kind = Kind.TRANSIENT
-    remedy_text = "it is started again; if this repeats, run with --debug"
+    kind = ErrorKind.TRANSIENT
+    remedy_text = "No action needed: it is restarted; if this repeats, run with --debug"
 
 
 class ChangeLogDamaged(CaptureError):
     """the change log at {path} is damaged: {cause}"""
 
-    kind = Kind.CONFIGURATION
+    kind = ErrorKind.CONFIGURATION
     remedy_text = "restore the file, or re-copy the tables with: wal2lake tables resync --all"
+
+
+class EventsGone(CaptureError):
+    """changes of group {group} from {since} to {to} are not in the change log any more"""
+
+    kind = ErrorKind.CONFIGURATION
+    remedy_text = (
+        "read the tables as they are now, then go on with: "
+        "wal2lake tail --format flat --group {group:shell} --from {position}"
+    )
+
+
+class PositionUnknown(CaptureError):
+    """position {position} is not one of the change log of group {group}"""
+
+    kind = ErrorKind.CONFIGURATION
+    remedy_text = (
+        "begin with what the change log holds: wal2lake tail --format flat --group {group:shell} --from beginning"
+    )
 
 
 class TableError(Wal2LakeError):
@@ -193,9 +196,9 @@ class SchemaChanged(TableError):
 
 
 class SchemaUnclear(TableError):
-    """{table}: its columns changed at the source, and it can't be told how: {question}"""
+    """{table}: its columns changed at the source, and the catalog does not show how: {question}"""
 
-    remedy_text = "whatever the answer, a re-copy has it: wal2lake tables resync {table:shell}"
+    remedy_text = "re-copy it, which is right in both cases: wal2lake tables resync {table:shell}"
 
 
 class UpdatesRefused(TableError):
@@ -208,14 +211,14 @@ class UpdatesSeen(TableError):
     """{table}: it is append_only, but PostgreSQL has counted {count} updated or deleted rows since its copy"""
 
     remedy_text = (
-        "copy it as it is now: wal2lake tables resync {table:shell}; if that will happen again, remove append_only and "
+        "re-copy it with: wal2lake tables resync {table:shell}; if it will be updated again, remove append_only and "
         "give it a replica identity: {fix}"
     )
 
 
 class KeyMisleading(TableError):
-    """{table}: partitions {partitions} identify rows by a key that the whole table has not, so one row could be taken
-    for another"""
+    """{table}: partitions {partitions} identify rows by a key that is not a key of the whole table, so one row could be
+    taken for another"""
 
     remedy_text = "{fix}"
 
@@ -223,18 +226,18 @@ class KeyMisleading(TableError):
 class CopyFailed(TableError):
     """{table}: the initial copy failed: {cause}"""
 
-    kind = Kind.TRANSIENT
-    remedy_text = "it is tried again; to see Spark's own error, run with --debug"
+    kind = ErrorKind.TRANSIENT
+    remedy_text = "No action needed: it is retried; to see Spark's own error, run with --debug"
 
 
 class PartitionUnlogged(TableError):
-    """{table}: its partition {partition} is unlogged, so that changes of its rows are not in the WAL"""
+    """{table}: its partition {partition} is unlogged, so changes of its rows are not in the WAL"""
 
     remedy_text = "ALTER TABLE {sql_name} SET LOGGED; then: wal2lake tables resume {table:shell}"
 
 
 class RowsNotKept(TableError):
-    """{table}: rows of partitions that went can't be told from others, so that on_partition_drop can't keep them"""
+    """{table}: rows of dropped partitions can't be distinguished from others, so on_partition_drop can't keep them"""
 
     remedy_text = (
         'set [tables.{table:toml}] on_partition_drop = "delete" in the configuration, which deletes them, '
@@ -243,7 +246,7 @@ class RowsNotKept(TableError):
 
 
 class PartitionForeign(TableError):
-    """{table}: its partition {partition} is a foreign table, so that changes of its rows are not in the WAL"""
+    """{table}: its partition {partition} is a foreign table, so changes of its rows are not in the WAL"""
 
     remedy_text = "ALTER TABLE {sql_parent} DETACH PARTITION {sql_name}; then: wal2lake tables resume {table:shell}"
 
@@ -251,8 +254,14 @@ class PartitionForeign(TableError):
 class CopyNeeded(TableError):
     """{table}: {cause}; it is re-copied"""
 
-    kind = Kind.TRANSIENT
-    remedy_text = "No action needed: the lake keeps the table as it was until the re-copy replaces it"
+    kind = ErrorKind.TRANSIENT
+    remedy_text = "No action needed: readers see the table as it was until the re-copy replaces it"
+
+
+class PluginUnfit(TableError):
+    """{table}: a value of column {column} is ambiguous in the form of the output plugin: {cause}"""
+
+    remedy_text = "[source] plugin = 'pgoutput', or wal2json 2.6 or newer; then: wal2lake tables resync --all"
 
 
 class ForeignTable(TableError):
@@ -262,28 +271,28 @@ class ForeignTable(TableError):
 
 
 class LakeNameTaken(TableError):
-    """{table}: lake table {lake_table}, which is to be its own, is that of source table {holder}"""
+    """{table}: its lake table would be {lake_table}, which belongs to source table {holder}"""
 
-    kind = Kind.TRANSIENT
+    kind = ErrorKind.TRANSIENT
     remedy_text = (
-        "name its lake table otherwise with [tables.{table:toml}] target = 'schema.name', and start the run again"
+        "give it another lake table with [tables.{table:toml}] target = 'schema.name', and start the run again"
     )
 
 
 class TableRecreated(TableError):
     """{table}: it was dropped and created again at the source; lake table {lake_table} has the rows of the old one"""
 
-    remedy_text = "replace them by the new table's rows with: wal2lake tables resync {table:shell}"
+    remedy_text = "replace them with the new table's rows: wal2lake tables resync {table:shell}"
 
 
 class LakeTableGone(TableError):
-    """{table}: its lake table is gone"""
+    """{table}: its lake table does not exist"""
 
     remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class LakePositionLost(TableError):
-    """{table}: its lake table has lost its position"""
+    """{table}: its lake table has no position recorded"""
 
     remedy_text = "re-copy it with: wal2lake tables resync {table:shell}"
 
@@ -297,27 +306,27 @@ class LakeRolledBack(TableError):
 class LakeError(Wal2LakeError):
     """the lake: {operation} failed: {cause}"""
 
-    kind = Kind.TRANSIENT
+    kind = ErrorKind.TRANSIENT
 
 
 class SparkUnavailable(LakeError):
     """Spark could not start: {cause}"""
 
-    kind = Kind.CONFIGURATION
+    kind = ErrorKind.CONFIGURATION
     remedy_text = "install Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless) and see [spark] conf"
 
 
 class SparkLost(LakeError):
     """Spark's JVM is gone: {cause}"""
 
-    remedy_text = "No action needed: it is started again; if this repeats, give it more memory in [spark] conf"
+    remedy_text = "No action needed: it is restarted; if this repeats, give it more memory in [spark] conf"
 
 
 class LakeUnwritable(LakeError):
     """cannot write to the lake at {path}: {cause}"""
 
-    kind = Kind.RESOURCE
-    remedy_text = "make it writable for this user and see that the disk has room, or choose another [lake] path"
+    kind = ErrorKind.RESOURCE
+    remedy_text = "make it writable for this user and check that the disk has room, or choose another [lake] path"
 
 
 class CommitFailed(LakeError):
@@ -331,14 +340,14 @@ class CommitUnknown(LakeError):
 class LakeInconsistent(LakeError):
     """the lake: {operation} failed: the lake table of {table} lacks rows that the changes refer to"""
 
-    remedy_text = "something else has written to it; re-copy it with: wal2lake tables resync {table:shell}"
+    remedy_text = "another program has written to it; re-copy it with: wal2lake tables resync {table:shell}"
 
 
 class GroupHeld(Wal2LakeError):
-    """group {group} is already mirrored by {holder}"""
+    """group {group} is already run by {holder}"""
 
-    remedy_text = "stop that process first; one process at a time runs a group"
-    kind = Kind.TRANSIENT
+    remedy_text = "stop that process first; only one process at a time runs a group"
+    kind = ErrorKind.TRANSIENT
 
 
 class OtherInstallation(Wal2LakeError):
@@ -364,24 +373,24 @@ _STORAGE = frozenset({
 
 @dataclass(frozen=True)
 class Advice:
-    """What an error means for the work: its class, and the two lines for people."""
+    """What an error means for the work: its kind, its message and its remedy."""
 
-    kind: Kind
+    kind: ErrorKind
     message: str
     remedy: str
     interrupted: bool = False
-    """the work was cut off by something that is repaired for all work at once"""
+    """the work was cancelled because something that all work shares, such as the JVM, failed"""
 
 
 def advise(error: BaseException) -> Advice:
-    """One place that turns any error into what happens next."""
+    """Turn any error into its kind, message and remedy."""
     if isinstance(error, Wal2LakeError):
         return Advice(error.kind, str(error), error.remedy, isinstance(error, SparkLost))
     if isinstance(error, OSError) and error.errno in _STORAGE:
         reason = LakeUnwritable(path=error.filename or "?", cause=error.strerror)
         return Advice(reason.kind, str(reason), reason.remedy)
     if isinstance(error, MemoryError):
-        return Advice(Kind.RESOURCE, "out of memory", "give the machine more memory, or lower flush_bytes")
-    # The text of a foreign error may hold row values, so only its name is shown.
+        return Advice(ErrorKind.RESOURCE, "out of memory", "give the machine more memory, or lower flush_bytes")
+    # The text of an error of another library may hold row values, so only its class is shown.
     name = type(error).__name__
-    return Advice(Kind.TRANSIENT, f"unexpected {name}", "run with --debug to see where it comes from")
+    return Advice(ErrorKind.TRANSIENT, f"unexpected {name}", "run with --debug to see where it comes from")

@@ -1,7 +1,7 @@
-"""Named points at which a test can end or freeze the process, to prove that nothing is lost or doubled by it.
+"""Named points at which a test can kill or stop the process.
 
-`WAL2LAKE_FAULT=<point>` makes the process that reaches the point kill itself; with `<point>:stop` it stops itself
-there, once, until somebody lets it continue. Unset, a point costs a look-up.
+`WAL2LAKE_FAULT=<point>` makes the process kill itself at that point; `<point>:stop` makes it stop itself there, once,
+until it receives SIGCONT. Without the variable a point costs one look-up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which mirror this is: a lake, and what was made for it in the source and in the state store.
+"""An installation: one lake, and everything that was made for it in the source and in the state store.
 
-Its id lies in the lake, at `_wal2lake/installation.json`, and goes wherever the lake goes. The state store and the
-publications carry it, so that a second mirror on the same database neither uses nor drops what is another's.
+Its id is in the lake, in `_wal2lake/installation.json`, and moves with the lake. State store and publications carry the
+id, so that a second installation on the same database neither uses nor drops objects of the first.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .changelog import LogStorage
 
 FILE = "installation.json"
 _MARK = "wal2lake installation "
@@ -21,47 +25,46 @@ class Installation:
     root: Path
     """the directory of the change logs"""
     id: str | None
-    """None: it has none yet"""
+    """None: no id has been given yet"""
 
     @classmethod
     def of(cls, root: Path) -> Installation:
-        """The installation of a lake, as far as it has an id."""
-        found = _read(root / FILE)
+        """The installation of a lake; its id is None if it has none."""
+        found = _read(root, FILE)
         return cls(root, str(found["id"]) if found is not None and "id" in found else None)
 
     @classmethod
     def made(cls, root: Path) -> Installation:
-        """The installation of a lake; it gets an id if it has none."""
-        from .changelog.durable import create, replace
-
+        """The installation of a lake; it is given an id if it has none."""
         if (known := cls.of(root)).id is None:
-            root.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"id": secrets.token_hex(16)})
+            storage = _storage(root)
+            storage.prepare()
+            data = json.dumps({"id": secrets.token_hex(16)}).encode()
             try:
-                create(root / FILE, text)
+                storage.put_new(FILE, data)
             except FileExistsError:
-                # Somebody else made it at the same time, or it is damaged.
+                # Another process wrote it at the same time, or it is damaged.
                 if cls.of(root).id is None:
-                    replace(root / FILE, text)
+                    storage.put(FILE, data)
             known = cls.of(root)
         return known
 
     @property
     def place(self) -> str:
-        """Where the lake is, for people; also tells that a lake was made again in the place of one that is gone."""
+        """Where the lake is, for messages; also shows that a new lake was made in the place of another."""
         return f"{socket.gethostname()}:{self.root.parent.absolute()}"
 
     @property
     def mark(self) -> str | None:
-        """What its publications are commented with."""
+        """The comment on its publications."""
         return None if self.id is None else f"{_MARK}{self.id}"
 
     def has_log(self, group: str) -> bool:
-        return (self.root / group / "group.json").exists()
+        return _storage(self.root).stat(f"{group}/group.json") is not None
 
     def slot(self, group: str) -> str | None:
-        """The slot that the change log of a group is from; None if there is no log."""
-        found = _read(self.root / group / "group.json")
+        """The slot that the change log of a group was read from; None if there is no log."""
+        found = _read(self.root, f"{group}/group.json")
         return str(found["slot"]) if found is not None and "slot" in found else None
 
 
@@ -69,9 +72,15 @@ def is_mark(comment: str | None) -> bool:
     return comment is not None and comment.startswith(_MARK)
 
 
-def _read(path: Path) -> dict[str, object] | None:
+def _read(root: Path, name: str) -> dict[str, object] | None:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(_storage(root).get(name) or b"")
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _storage(root: Path) -> LogStorage:
+    from .changelog import storage_for
+
+    return storage_for(root)

@@ -1,52 +1,61 @@
-"""The mirror: what the command line does, with objects.
+"""The mirror: what the command line does, as a Python API.
 
     from wal2lake import Mirror, load_config
     Mirror(load_config()).run_once()
 
-Only `run` and `run_once` start Spark; all else asks the state store and the source, whether or not a run is active.
+Only `run` and `run_once` start Spark; the other methods read the state store and the source, with or without a run.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .changelog import ChangeLog, logged_groups
 from .config import Config, GroupConfig
-from .installation import Installation
-from .observe.progress import Progress, Silent
-from .observe.status import GroupStatus, Status, TableStatus
-from .position import Lsn
-from .preflight.collect import Finding
-from .preflight.collect import check as preflight
-from .reconcile.desired_tables import enabled, groups_of, listed, named
-from .source.database import Source
-from .state import GroupRecord, GroupSpec, HistoryEntry, StateStore, TableRecord
-from .state.lifecycle import GroupState, Mode, TableState
+from .executor import Event
+from .observe import (
+    EventQuery,
+    EventReader,
+    GroupFacts,
+    Progress,
+    Silent,
+    Status,
+    TableStatus,
+    chosen,
+    status_of,
+    table_status,
+)
+from .ports import MirrorPorts, SystemPorts
+from .preflight import Finding
+from .preflight import check as preflight
+from .reconcile import enabled, groups_of, listed, named
+from .source import SourceDatabase
+from .state import GroupSpec, HistoryEntry, StateStore, TableRecord
+from .state.lifecycle import TableState, mode_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession  # noqa: TID251 - for the type alone
+    from pyspark.sql import SparkSession  # noqa: TID251 - as a type only
 
-    from .lake import Lake
-    from .observe.tail import Change
-    from .reconcile.commands import Commands, GroupSummary
+    from .lake import LakeTables
+    from .observe import Change
+    from .reconcile import Commands, GroupSummary
+    from .scheduling import GroupLoop, Workers
 
 log = logging.getLogger(__name__)
 
 CANCELLED_SECONDS = 5.0
-"""how long work on the lake may take to end after it was cancelled"""
+"""limit for work on the lake to end after it was cancelled"""
 _STOP_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class OnceResult:
-    """How a `run_once` ended: tables that reached the position, and those that did not, with their errors."""
+    """Result of `run_once`: tables that reached the position, and those that did not, with their errors."""
 
     reached: tuple[TableStatus, ...]
     missed: tuple[TableStatus, ...]
@@ -61,23 +70,29 @@ class RunOptions:
     groups: tuple[str, ...] = ()
     """the groups to run; none: all"""
     resync_on_gap: bool = False
-    """re-copy tables when the stream has a gap, without being asked"""
+    """re-copy tables without a command when their slot was lost"""
 
 
 class Mirror:
-    def __init__(self, config: Config, spark: SparkSession | None = None, progress: Progress | None = None) -> None:
-        self._config, self._spark = config, spark
+    def __init__(
+        self, config: Config, spark: SparkSession | None = None, progress: Progress | None = None,
+        ports: MirrorPorts | None = None,
+    ) -> None:  # fmt: skip
+        """`ports`: what it works with, instead of a PostgreSQL, a lake on Spark and threads."""
+        self._config = config
+        self._ports: MirrorPorts = ports or SystemPorts(config, spark)
+        self._executor = self._ports.executor
         self._progress: Progress = progress or Silent()
 
-    def run(self, stop: threading.Event | None = None, options: RunOptions | None = None) -> None:
+    def run(self, stop: Event | None = None, options: RunOptions | None = None) -> None:
         """Mirror until `stop` is set."""
-        self._run(stop or threading.Event(), False, options or RunOptions())
+        self._run(stop or self._executor.event(), False, options or RunOptions())
 
-    def run_once(self, stop: threading.Event | None = None, options: RunOptions | None = None) -> OnceResult:
-        """Copy what is pending, and bring all that was committed before the start into the lake."""
-        records = self._run(stop or threading.Event(), True, options or RunOptions())
-        now = datetime.now(UTC)
-        tables = [_table_status(record, None, None, now) for record in records]
+    def run_once(self, stop: Event | None = None, options: RunOptions | None = None) -> OnceResult:
+        """Copy pending tables, and apply everything that was committed before the start."""
+        records = self._run(stop or self._executor.event(), True, options or RunOptions())
+        now = self._executor.clock.now()
+        tables = [table_status(record, None, None, now) for record in records]
         done = {TableState.CATCHUP, TableState.STREAMING, TableState.PAUSED}
         return OnceResult(
             reached=tuple(table for table in tables if table.state in done),
@@ -85,86 +100,67 @@ class Mirror:
         )
 
     def status(self) -> Status:
-        """How far each group and table is; starts nothing."""
+        """The positions and states of groups and tables; starts nothing."""
         with self._store() as store:
             known = store.exists()
-            groups = {record.name: record for record in store.groups()} if known else {}
-            records = store.tables() if known else []
+            records = {record.name: record for record in store.groups()} if known else {}
+            tables = listed(store.tables()) if known else []
             specs = store.group_specs() if store.usable else {}
             configured = groups_of(self._config, specs)
             holders = {group.name: store.holder(group.name) for group in configured}
-        now = datetime.now(UTC)
-        statuses: list[GroupStatus] = []
-        tables: list[TableStatus] = []
+        facts = []
         for group in configured:
             with self._source(group) as source:
-                place = source.standing()
-                record = groups.get(group.name)
-                mine = [r for r in listed(records) if r.group == group.name]
+                record = records.get(group.name)
+                mine = [table for table in tables if table.group == group.name]
                 if record is None and not mine:
                     mine = _unstarted(source, group)
-            running = record is not None and holders[group.name] is not None
-            logged = record.logged_lsn if record is not None else None
-            # What is committed while nothing can be captured has come to no table yet, and may be of any.
-            still = record.still_since if record is not None and running and place.lag_bytes else None
-            rows = [_table_status(r, logged if running else None, still, now) for r in mine]
-            behind = max((row.lag_seconds for row in rows if row.lag_seconds is not None), default=0.0)
-            if record is not None and not running and place.lag_bytes and record.updated_at is not None:
-                behind = max(behind, (now - record.updated_at).total_seconds())
-            tables += rows
-            statuses.append(
-                GroupStatus(
-                    name=group.name,
-                    state=_group_state(record, running, enabled(group, specs)),
-                    slot=source.slot_name,
-                    capture=group.capture,
-                    received_lsn=place.received_lsn,
-                    logged_lsn=max(logged or Lsn(0), place.acknowledged_lsn or Lsn(0)) or None,
-                    acknowledged_lsn=place.acknowledged_lsn,
-                    lag_bytes=place.lag_bytes,
-                    lag_seconds=behind if place.lag_bytes else 0.0,
-                    retained_wal_bytes=place.retained_wal_bytes,
-                    holder=holders[group.name],
-                    error=record.error if record is not None else None,
-                    remedy=record.remedy if record is not None else None,
-                    warning=record.warning if record is not None else None,
-                    changelog_bytes=record.changelog_bytes if record is not None else None,
-                    changelog_max_bytes=self._config.changelog.max_bytes,
+                facts.append(
+                    GroupFacts(
+                        name=group.name,
+                        capture=group.capture,
+                        slot=source.slot_name,
+                        standing=source.standing(),
+                        record=record,
+                        tables=tuple(mine),
+                        holder=holders[group.name],
+                        enabled=enabled(group, specs),
+                        changelog_max_bytes=self._config.changelog.max_bytes,
+                    )
                 )
-            )
-        return Status(tuple(statuses), tuple(tables))
+        return status_of(facts, self._executor.clock.now())
 
     def tables(self) -> tuple[TableStatus, ...]:
         return self.status().tables
 
     def check(self) -> tuple[Finding, ...]:
-        """What blocks a run, object by object, with the fix."""
+        """Everything that blocks a run, per object, with its fix."""
         return preflight(self._config)
 
     def resync(self, names: Sequence[str] = (), all: bool = False, together: bool = False) -> tuple[str, ...]:
-        """Ask for re-copies of tables; a run that is active begins at once, otherwise the next one does."""
+        """Request re-copies of tables; an active run starts them at once, otherwise the next run does."""
         with self._commands() as commands:
             return commands.resync(names, all, together)
 
     def add(
         self, names: Sequence[str], group: str | None = None, copy: bool = True, target: str | None = None
     ) -> tuple[str, ...]:
-        """Mirror tables from now on, beside those that the configuration wants."""
+        """Mirror tables beside those that the configuration names."""
         with self._commands() as commands:
             return commands.add(names, group, copy, target)
 
     def remove(self, names: Sequence[str], drop_lake: bool = False) -> tuple[str, ...]:
-        """Mirror tables no more, whatever the configuration wants; their lake tables stay, or go."""
+        """Stop mirroring tables, even if the configuration names them; their lake tables are kept or dropped."""
         with self._commands() as commands:
             return commands.remove(names, drop_lake)
 
     def pause(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Let tables be as they are; their changes are kept in the change log."""
+        """Pause tables; their changes are kept in the change log."""
         with self._commands() as commands:
             return commands.pause(names)
 
     def resume(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Go on with paused tables, and try those at once that wait after an error."""
+        """Resume paused tables, and retry those that wait after an error."""
         with self._commands() as commands:
             return commands.resume(names)
 
@@ -174,7 +170,7 @@ class Mirror:
             return commands.move(names, group)
 
     def history(self, name: str) -> tuple[HistoryEntry, ...]:
-        """The last things that happened to a table, oldest first."""
+        """The latest events of a table, oldest first."""
         with self._commands(reading=True) as commands:
             return tuple(commands.history(name))
 
@@ -184,184 +180,196 @@ class Mirror:
             return commands.groups()
 
     def stored_groups(self) -> tuple[GroupConfig, ...]:
-        """The groups that commands made."""
+        """The groups that were created by commands."""
         with self._store() as store:
             specs = store.group_specs() if store.usable else {}
         return groups_of(self._config, specs)[len(self._config.groups) :]
 
     def create_group(self, group: GroupSpec) -> None:
-        """Make a group that is kept in the state store."""
+        """Create a group in the state store."""
         with self._commands() as commands:
             commands.create_group(group)
 
     def drop_group(self, name: str) -> bool:
-        """Drop a group with its slot and publication; whether it is gone. A run that is active may take longer."""
+        """Drop a group with its slot and publication; False if an active run has not done it yet."""
         with self._commands() as commands:
-            return commands.drop_group(name, _wait)
+            return commands.drop_group(name, self._wait)
 
     def enable_group(self, name: str, enabled: bool = True) -> None:
-        """Have a group run, or not: then its slot stays, and holds the WAL."""
+        """Enable or disable a group. The slot of a disabled group stays and holds the WAL."""
         with self._commands() as commands:
             commands.enable_group(name, enabled)
 
-    def tail(self, names: Sequence[str] = (), lines: int = 10, stop: threading.Event | None = None) -> Iterator[Change]:
-        """The last changes that the change log still holds, then each new one until `stop`; without it no new ones."""
-        from .observe.tail import tail
+    def tail(self, names: Sequence[str] = (), lines: int = 10, stop: Event | None = None) -> Iterator[Change]:
+        """The last changes in the change log, then each new one until `stop`; without `stop`, no new ones."""
+        from .observe import captured_changes
 
-        tables = None
-        if names:
-            with self._store() as store:
-                by_id = {record.id: record for record in (store.tables() if store.exists() else [])}
-            tables = frozenset(record.id for record in named(by_id, names))
-        names_of_groups = dict.fromkeys(group.name for group in self._config.groups)
-        # Groups that a command made have logs here, too; the source need not be asked for them.
-        names_of_groups |= dict.fromkeys(logged_groups(self._config.changelog_path))
-        logs = [ChangeLog(self._config.changelog_path, name) for name in names_of_groups]
-        return tail(logs, tables, lines, stop)
+        records = self._records_of(names)
+        tables = frozenset(record.id for record in records) if names else None
+        return captured_changes(self._logs(), tables, lines, stop)
+
+    def events(
+        self, tables: Sequence[str] = (), start: str = "now", *, group: str | None = None, ops: Sequence[str] = (),
+        limit: int | None = None, follow: bool = True, stop: Event | None = None,
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        """Changes as flat events, in the order of their commits, from a position on.
+
+        `start`: "beginning", "now" or a position: an LSN, or the `_position` of an event, behind which it goes on.
+        `ops`: insert, update, delete, truncate; none: all. `limit`: at most so many. Without `follow` it ends with what
+        has been captured. EventsGone is raised where the change log does not hold all of it any more.
+        """
+        return self.read_events(EventQuery(tables, start, group, ops, limit, follow), stop).dictionaries()
+
+    def read_events(self, query: EventQuery, stop: Event | None = None) -> EventReader:
+        """A reader of the same events, also as lines of JSON; what is new is counted from here on."""
+        records = self._records_of(query.tables)
+        oids = frozenset(record.oid for record in records) if query.tables else None
+        groups = {record.group for record in records} if query.tables else None
+        logs = [log for log in chosen(self._logs(), query.group) if groups is None or log.group in groups]
+        return EventReader(query, logs, oids, stop or self._executor.event())
+
+    def _records_of(self, names: Sequence[str]) -> list[TableRecord]:
+        if not names:
+            return []
+        with self._store() as store:
+            by_id = {record.id: record for record in (store.tables() if store.exists() else [])}
+        return named(by_id, names)
+
+    def _logs(self) -> list[ChangeLog]:
+        names = dict.fromkeys(group.name for group in self._config.groups)
+        # Groups that a command made have logs here, too, so the source need not be queried.
+        return [self._log(name) for name in names | dict.fromkeys(logged_groups(self._ports.logs))]
 
     def teardown(self, other: bool = False) -> None:
-        """Drop slots, publications and our schema, and the change log; lake tables stay as they are.
+        """Drop slots, publications, the schema wal2lake and the change log; lake tables stay.
 
-        `other`: what was made for another lake, which is gone.
+        `other`: drop those of another installation, whose lake does not exist any more.
         """
         if other:
             with self._store(other=True) as store:
-                from .reconcile.group_removal import drop_other
+                from .reconcile import drop_other
 
                 drop_other(self._config, store)
             return
         with self._store() as store:
-            from .reconcile.group_removal import drop_group, leftovers
+            from .reconcile import drop_group, leftovers
 
             store.create()
             groups = [*groups_of(self._config, store.group_specs())]
             groups += [GroupConfig(name=record.name) for record in leftovers(self._config, store)]
             for group in groups:
-                drop_group(self._config, store, group)
+                drop_group(store, self._ports.source, self._ports.logs, group)
             store.drop()
 
     # ----
 
-    def _run(self, stop: threading.Event, once: bool, options: RunOptions) -> list[TableRecord]:
-        from .lake import Lake
-        from .scheduling.group_loop import GroupLoop
-        from .scheduling.supervisor import Supervisor
-        from .scheduling.worker_pool import Workers, apply_workers
+    def _run(self, stop: Event, once: bool, options: RunOptions) -> list[TableRecord]:
+        from .reconcile import drop_group
+        from .scheduling import Supervisor, Workers, apply_workers
 
-        # A run that is to end when all is applied may find that it is: then no JVM is worth its start.
-        on_demand = once and all(
-            ChangeLog(self._config.changelog_path, group.name).started for group in self._config.groups
-        )
-        lake = Lake(self._config, self._spark, on_demand)
+        # If everything is applied already, `run_once` ends without a JVM.
+        on_demand = once and all(self._log(group.name).started for group in self._config.groups)
+        lake = self._ports.lake(on_demand)
         spark = self._config.spark
-        workers = Workers.of(apply_workers(spark.master, spark.apply_workers), spark.copy_workers)
+        executor = self._executor
+        workers = Workers.of(apply_workers(spark.master, spark.apply_workers), spark.copy_workers, executor)
         with self._store() as store:
-
-            def scheduler(group: GroupConfig) -> GroupLoop:
-                return GroupLoop(self._config, group, lake, store, self._progress, workers, options.resync_on_gap)
-
-            ended = threading.Event()
+            supervisor = Supervisor(
+                self._config, store, partial(self._group_loop, lake, store, workers, options.resync_on_gap),
+                drop=partial(drop_group, store, self._ports.source, self._ports.logs),
+                executor=executor, only=options.groups,
+            )  # fmt: skip
+            ended = executor.event()
             try:
-                # The JVM takes seconds to start; meanwhile the source is looked at. The scheduler meets its errors.
-                threading.Thread(target=_quietly_begin, args=[lake], name="spark-start", daemon=True).start()
-                threading.Thread(target=_hasten, args=[stop, ended, lake, store], name="stop", daemon=True).start()
-                return Supervisor(self._config, store, scheduler, options.groups).run(stop, once)
+                # The JVM takes seconds to start, so the source is read meanwhile. The scheduler reports its errors.
+                executor.start("spark-start", partial(_quietly_begin, lake), daemon=True)
+                executor.start("stop", partial(_hasten, stop, ended, lake, store), daemon=True)
+                return supervisor.run(stop, once)
             finally:
                 workers.close()
                 lake.stop()
                 ended.set()
 
+    def _group_loop(
+        self, lake: LakeTables, store: StateStore, workers: Workers, resync_on_gap: bool, group: GroupConfig
+    ) -> GroupLoop:
+        from .scheduling import GroupLoop, GroupPorts
+
+        ports = GroupPorts(
+            executor=self._executor,
+            source=self._ports.source(group),
+            log=self._log(group.name),
+            lake=lake,
+            store=store,
+            lease=store.lease(group.name),
+            make_capture=partial(self._ports.capture, group),
+            workers=workers,
+            progress=self._progress,
+        )
+        return GroupLoop(self._config, group, ports, resync_on_gap)
+
+    def _log(self, group: str) -> ChangeLog:
+        return ChangeLog(self._ports.logs, group)
+
     @contextmanager
     def _commands(self, reading: bool = False) -> Iterator[Commands]:
-        from .reconcile.commands import Commands
+        from .reconcile import Commands
 
         with self._store() as store:
-            commands = Commands(self._config, store)
+            commands = Commands(self._config, store, self._ports.source, self._ports.logs, self._executor.clock)
             if not reading:
                 commands.prepare()
             yield commands
 
     @contextmanager
     def _store(self, other: bool = False) -> Iterator[StateStore]:
-        """The state store. `other`: whichever installation it is of."""
-        dsn = (self._config.state.dsn or self._config.source.dsn).get_secret_value()
-        mine = None if other else Installation.of(self._config.changelog_path)
-        store = StateStore(dsn, self._config.source.connect_timeout, mine)
+        """The state store. `other`: accept the store of another installation."""
+        store = self._ports.store(other)
         try:
             store.require_own()
             yield store
         finally:
             store.close()
 
+    def _wait(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+        """Wait until a condition holds that another process changes; return whether it does."""
+        clock = self._executor.clock
+        until = clock.monotonic() + seconds
+        while not condition():
+            if clock.monotonic() > until:
+                return False
+            self._executor.sleep(0.2)
+        return True
+
     @contextmanager
-    def _source(self, group: GroupConfig) -> Iterator[Source]:
-        source = Source(self._config, group)
+    def _source(self, group: GroupConfig) -> Iterator[SourceDatabase]:
+        source = self._ports.source(group)
         try:
             yield source
         finally:
             source.close()
 
 
-def _quietly_begin(lake: Lake) -> None:
+def _quietly_begin(lake: LakeTables) -> None:
     try:
         lake.begin()
     except Exception as error:
         log.debug("Spark did not start: %s", error)
 
 
-def _hasten(stop: threading.Event, ended: threading.Event, lake: Lake, store: StateStore) -> None:
-    """See to it that a run ends soon after it was told to. Work is cancelled by whoever began it, as far as it can be.
+def _hasten(stop: Event, ended: Event, lake: LakeTables, store: StateStore) -> None:
+    """End a run soon after the stop request. Each component cancels its own work where it can.
 
-    What can't be cancelled ends with the JVM: it may end at any moment without a commit that is half made.
+    Work that can't be cancelled ends with the JVM, which may end at any moment: commits are atomic.
     """
     while not stop.wait(_STOP_LOOK_SECONDS):
         if ended.is_set():
             return
     store.limit_waits()
-    # While it starts it has nothing to finish.
+    # A JVM that is still starting has no work to finish.
     if not lake.ready or not ended.wait(CANCELLED_SECONDS):
         lake.kill()
 
 
-def _group_state(record: GroupRecord | None, running: bool, wanted: bool) -> str:
-    if record is not None and wanted and (running or record.state is GroupState.ERRORED):
-        return record.state.value
-    return GroupState.STOPPED.value if wanted else GroupState.DISABLED.value
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Wait for what another process does; whether it was done in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.2)
-    return True
-
-
-def _unstarted(source: Source, group: GroupConfig) -> list[TableRecord]:
-    return [TableRecord(group.name, s.oid, s.id, TableState.PENDING, Mode.WAL) for s in source.discover()]
-
-
-def _table_status(record: TableRecord, logged: Lsn | None, still: datetime | None, now: datetime) -> TableStatus:
-    follows = record.state in (TableState.STREAMING, TableState.CATCHUP)
-    unknown = record.state in (TableState.PENDING, TableState.SNAPSHOT, TableState.ERRORED)
-    since = min((moment for moment in (record.behind_since, still if follows else None) if moment), default=now)
-    caught_up = record.state is TableState.STREAMING and record.behind_since is None
-    applied = record.applied_lsn
-    if caught_up and logged is not None and applied is not None:
-        applied = max(applied, logged)
-    return TableStatus(
-        name=str(record.id),
-        group=record.group,
-        state=record.state.value,
-        mode=record.mode.value,
-        applied_lsn=applied,
-        rows=record.rows,
-        changes_applied=record.changes_applied,
-        lag_seconds=None if unknown and record.behind_since is None else max(0.0, (now - since).total_seconds()),
-        last_commit_at=record.last_commit_at,
-        error=record.error,
-        remedy=record.remedy,
-        retry_at=record.retry_at,
-    )
+def _unstarted(source: SourceDatabase, group: GroupConfig) -> list[TableRecord]:
+    return [TableRecord(group.name, s.oid, s.id, TableState.PENDING, mode_of(group)) for s in source.discover()]

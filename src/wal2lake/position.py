@@ -41,16 +41,16 @@ ZERO = Lsn(0)
 
 @dataclass(frozen=True, order=True)
 class LakeVersion:
-    """Which of our commits a lake table's rows are of; a later commit compares greater.
+    """Orders the commits that wal2lake makes to a lake table; a later commit compares greater.
 
-    Positions can't tell this: a re-copy or a rewrite may stand at the position of the rows before it.
+    Positions can't do this: a re-copy or a rewrite may have the same position as the version before it.
     """
 
     epoch: int = 0
     """fencing number of the run that made the commit"""
     commit: int = 0
-    """each commit that changes rows or the position has the next number"""
+    """increases by one with each commit that changes rows or the position"""
 
 
 NO_VERSION = LakeVersion()
-"""older than any commit of ours"""
+"""less than the version of any commit by wal2lake"""

@@ -1,7 +1,7 @@
-"""Names in what people paste: into a shell, into psql, into the configuration file. Pure.
+"""Quoting of names in commands that people paste: into a shell, psql or the configuration file. Pure.
 
-What goes to a machine is quoted by who sends it: psycopg's `sql` for PostgreSQL, `lake/names.py` for Spark.
-A name may hold anything, the end of a line too; what is pasted is always one line.
+Statements sent to a server are quoted by their sender: psycopg's `sql` for PostgreSQL, `lake/names.py` for Spark.
+A name may hold any character, also a line break; the result is always one line.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def shell(text: str) -> str:
-    """One word for a shell, quoted whether or not it needs it."""
+    """One word for a shell, always quoted."""
     if text.isprintable():
         return shlex.quote(text) if "'" in text else f"'{text}'"
     return "$'" + _escaped(text, "\\'", lambda char: "".join(f"\\{byte:03o}" for byte in char.encode())) + "'"
 
 
 def identifier(*names: str) -> str:
-    """A name for PostgreSQL, quoted whether or not it needs it."""
+    """A name for PostgreSQL, always quoted."""
     return ".".join(_unicode('"', name) for name in names)
 
 
 def plain(name: str) -> str:
-    """A name in double quotes with every character as it is: for what we send, not for what people paste."""
+    """A name in double quotes with every character as it is: for statements, not for pasting."""
     return '"' + name.replace('"', '""') + '"'
 
 
+def plain_literal(text: str) -> str:
+    """A string in single quotes with every character as it is: for commands of the replication protocol."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def literal(text: str) -> str:
-    """A string for PostgreSQL, with standard_conforming_strings as it is by default."""
+    """A string for PostgreSQL, for the default standard_conforming_strings = on."""
     return _unicode("'", text)
 
 
@@ -44,12 +49,12 @@ def _unicode(quote: str, text: str) -> str:
 
 
 def regclass(*names: str) -> str:
-    """A string for PostgreSQL that its regclass type reads as a name."""
+    """A string for PostgreSQL that regclass reads as a name."""
     return literal(".".join(map(plain, names)))
 
 
 def dollar_quoted(body: str) -> str:
-    """The body of DO, between marks that it does not have itself."""
+    """The body of a DO statement, between dollar-quotes that do not occur in it."""
     mark, number = "$$", 0
     while mark in body:
         number += 1
@@ -58,17 +63,17 @@ def dollar_quoted(body: str) -> str:
 
 
 def toml(text: str) -> str:
-    """A string for TOML, also as a key; literal where it can be, so that names in double quotes stay readable."""
+    """A string or key for TOML; a literal string where possible, so that names in double quotes stay readable."""
     if text.isprintable() and "'" not in text:
         return f"'{text}'"
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml_key(text: str) -> str:
-    """A key for TOML, bare where it can be."""
+    """A key for TOML, bare where possible."""
     return text if _BARE_KEY.fullmatch(text) else toml(text)
 
 
 def _escaped(text: str, special: str, code: Callable[[str], str]) -> str:
-    """A text with codes for what can't be printed; `special` characters get a backslash."""
+    """A text with escapes for what can't be printed; `special` characters get a backslash."""
     return "".join("\\" + char if char in special else char if char.isprintable() else code(char) for char in text)

@@ -1,6 +1,6 @@
-"""Tables as this product sees them: who they are, what columns they have, what tells their rows apart.
+"""Tables and their columns, as the source has them at one moment or as the lake has them.
 
-Frozen and plain, so that they can be written into the change log, sent to another process and compared.
+Frozen and serializable: they are written into the change log, sent to another process and compared.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from . import quoting
 from .change import MetaNames
-from .pgtypes import LakeType, Masking
+from .types import LakeType, Masking
 
 
-class Identity(StrEnum):
-    """What PostgreSQL writes of an updated or deleted row (pg_class.relreplident)."""
+class ReplicaIdentity(StrEnum):
+    """What PostgreSQL logs of the old row in an UPDATE or DELETE (pg_class.relreplident)."""
 
     DEFAULT = "d"
     INDEX = "i"
@@ -32,7 +32,7 @@ class TableId:
 
     @classmethod
     def parse(cls, text: str) -> TableId:
-        """Take `public.orders` or `"My Schema"."a.b"` apart; without a schema it is public."""
+        """Parse `public.orders` or `"My Schema"."a.b"`; the default schema is public."""
         parts = [name for name, _ in split_identifier(text)]
         if len(parts) == 1:
             return cls("public", parts[0])
@@ -55,21 +55,21 @@ class Column:
     lake: LakeType
     nullable: bool = True
     attnum: int = 0
-    """PostgreSQL's number of the column, which no other column of the table ever has; 0: unknown"""
+    """attribute number in PostgreSQL, never reused in a table; 0: unknown"""
     missing: str | None = None
-    """what rows have that are older than the column, as PostgreSQL's text; None: NULL"""
+    """value of rows that are older than the column, as PostgreSQL's text; None: NULL"""
     missing_known: bool = True
-    """False: rows that are older than the column have values that only a look at them can tell"""
+    """False: the values in rows that are older than the column are known only from a read of the table"""
     kept: bool = False
-    """the source has dropped it, the lake has kept it"""
+    """dropped at the source, kept in the lake"""
     mask: Masking | None = None
-    """what stands in the place of its values, `missing` included"""
+    """what replaces its values, `missing` included"""
     delimiter: str = ","
-    """of an array: what stands between the elements in PostgreSQL's text"""
+    """of an array: the delimiter between elements in PostgreSQL's text"""
     relies: tuple[str, ...] | None = field(default=None, compare=False)
-    """what the catalog says that the text of its values depends on, see `source/typefacts`; None: unknown"""
+    """facts of the catalog that the text of its values depends on, see `source/typefacts`; None: unknown"""
     unaltered: bool = field(default=False, compare=False)
-    """whether that is as it was when the type was created"""
+    """whether the type is as it was created"""
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "lake": str(self.lake)}
@@ -85,20 +85,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Membership:
-    """A partition of the level above it. Another `since` means that it was attached again, with rows unknown."""
+    """A partition of the level above it. Another `since` means that it was attached again, with unknown rows."""
 
     oid: int
     since: int
     """the transaction that attached it, or created it as a partition"""
     made: bool = field(default=False, compare=False)
-    """it is known to have been created as a partition: it had no rows before"""
+    """known to have been created as a partition, so it had no rows before"""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which rows of a table are in a partition: PostgreSQL's condition, with the numbers of the columns in it.
+    """Which rows of a table are in a partition: PostgreSQL's condition, and the attribute numbers of its columns.
 
-    Columns may be renamed later; the numbers tell which are meant.
+    The numbers identify the columns after a rename.
     """
 
     text: str
@@ -114,25 +114,25 @@ class Bounds:
 
 @dataclass(frozen=True)
 class HeapFile:
-    """A file of rows. A new file in the place of the old one means that the rows were rewritten."""
+    """A relfilenode. Another one for the same table means that its rows were rewritten."""
 
     oid: int
     file: int
     levels: tuple[Membership, ...] = ()
     """of a partition: its membership at each level, from the leaf up"""
     empty: bool = field(default=False, compare=False)
-    """it is known to have no rows at that moment"""
+    """known to have no rows at that moment"""
     outside: tuple[TableId, str, TableId] | None = field(default=None, compare=False)
     """name, relkind and parent of a partition whose changes are not in the WAL"""
     bounds: Bounds | None = None
-    """of a partition: where its rows are, if that can be told"""
+    """of a partition: its bounds, if they can be read from the catalog"""
 
     def same_rows(self, other: HeapFile | None) -> bool:
-        """Whether it has been a member with the same file of rows since the other look at it."""
+        """Whether it has had the same file and membership ever since the other was read."""
         return other is not None and (self.file, self.levels) == (other.file, other.levels)
 
     def to_json(self) -> list[Any]:
-        # The third place was that of a judgement which is not kept.
+        # The third element is unused; it stays for logs that were written before.
         levels = [[level.oid, level.since] for level in self.levels]
         return [self.oid, self.file, False, levels, self.bounds.to_json() if self.bounds is not None else None]
 
@@ -147,39 +147,39 @@ class HeapFile:
 class TableSchema:
     """A mirrored table at one moment. For a partitioned table it is the root; its leaves are mapped to it.
 
-    `key` names the columns that tell rows apart, in the lake as in the source: those that PostgreSQL identifies old
-    rows by. It is empty where there are none; then `identity` FULL matches whole rows, and anything else takes inserts
-    only. Under FULL no change says which key was valid when it was written, so a plain table has none.
+    `key` names the columns that identify rows, in the lake as in the source: those of the replica identity. It is empty
+    if there are none; then rows are matched as a whole under `identity` FULL, and otherwise only inserts are taken.
+    Under FULL a change does not say which key was valid when it was written, so a plain table has no key then.
     """
 
     oid: int
     id: TableId
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    identity: Identity
+    identity: ReplicaIdentity
     partitioned: bool = False
     heaps: tuple[HeapFile, ...] = field(default=(), compare=False)
-    """where its rows are: the table's own heap, or those of its partitions"""
+    """files that hold its rows: the table's own, or those of its partitions"""
     heaps_later: bool = field(default=False, compare=False)
-    """those were seen later than the columns"""
+    """whether `heaps` was read after the columns"""
     version: int = field(default=0, compare=False)
-    """of a lake table: up to which version in the change log its columns have followed"""
+    """of a lake table: the schema version in the change log that its columns have"""
     where: str | None = None
     """the row filter, in PostgreSQL's SQL"""
     only: tuple[int, ...] = ()
-    """numbers of the columns that are mirrored, where a list chooses them; empty: no list"""
+    """attribute numbers of the mirrored columns if a column list selects them; empty: no list"""
     entry: int = 0
-    """oid of what makes a named publication hold it; another one means that it was out of it for a while"""
+    """oid of the publication membership (pg_publication_rel); another one means that it was unpublished for a while"""
     settings_from: tuple[TableId, ...] = ()
-    """tables whose settings are its own, too: those that it is a partition of, where it is mirrored by itself"""
+    """of a partition that is mirrored by itself: the tables above it, whose settings apply to it, too"""
     key_index: int = 0
-    """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: the changes prove it"""
+    """of a partitioned table: oid of the index that makes `key` unique over all partitions; 0: proven by changes"""
     catalog_key: tuple[str, ...] = field(default=(), compare=False)
-    """the primary key at some time: finds rows sooner and names them to people, but never tells them apart"""
+    """the latest primary key: finds rows faster and names them in messages, but never identifies them"""
     by_name: bool = field(default=True, compare=False)
-    """whether it is published by its name: PostgreSQL refuses to make such a table unlogged"""
+    """whether it is published by name: PostgreSQL then refuses SET UNLOGGED"""
     archived: tuple[Bounds, ...] = field(default=(), compare=False)
-    """of a lake table: where it keeps rows of partitions that the source has no more"""
+    """of a lake table: bounds of dropped partitions whose rows it keeps"""
     meta: MetaNames = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class TableSchema:
 
     @property
     def insert_only(self) -> bool:
-        return self.identity is not Identity.FULL and (not self.key or self.identity is Identity.NOTHING)
+        return self.identity is not ReplicaIdentity.FULL and (not self.key or self.identity is ReplicaIdentity.NOTHING)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class TableSchema:
 
     @property
     def naming_columns(self) -> tuple[Column, ...]:
-        """Those whose values name a row to people."""
+        """The columns whose values name a row in messages."""
         return self.key_columns or tuple(column for column in self.columns if column.name in self.catalog_key)
 
     @property
@@ -211,12 +211,12 @@ class TableSchema:
 
     @property
     def narrowed(self) -> bool:
-        """Whether something of it is kept out of the lake."""
+        """Whether rows, columns or values of it are kept out of the lake."""
         return self.masked or self.where is not None or bool(self.only)
 
     @property
     def source_columns(self) -> tuple[Column, ...]:
-        """Those that the source has, too."""
+        """The columns that the source has, too."""
         return tuple(column for column in self.columns if not column.kept)
 
     def to_json(self) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class TableSchema:
             id=TableId(data["schema"], data["name"]),
             columns=tuple(Column.from_json(column) for column in data["columns"]),
             key=tuple(data["key"]),
-            identity=Identity(data["identity"]),
+            identity=ReplicaIdentity(data["identity"]),
             partitioned=data["partitioned"],
             version=data.get("version", 0),
             heaps_later=data.get("heaps_later", False),
@@ -265,7 +265,7 @@ _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def split_identifier(text: str) -> list[tuple[str, bool]]:
-    """The parts of a dotted name, each with whether it was quoted. Raises ValueError if it is not one."""
+    """The parts of a dotted name, each with whether it was quoted. Raises ValueError if it is not a name."""
     parts: list[tuple[str, bool]] = []
     at, text = 0, text.strip()
     while (match := _PART.match(text, at)) is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 300.0
 SECONDS_BETWEEN_LOOKS = 2.0
-BY_ITSELF = ("No action needed", "it is tried again", "it is started again")
+BY_ITSELF = "No action needed"
 """how remedies begin that ask nothing of anybody"""
 TABLES = """
     SELECT n.nspname::text, c.relname::text

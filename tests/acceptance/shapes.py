@@ -1,4 +1,4 @@
-"""Awkward tables as data: how each is made, which changes its rows see, and which DDL comes in between."""
+"""Awkward tables as data: their definition, the changes of their rows, and DDL in between."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def long_form_only(shapes: Iterable[Shape], *names: str) -> tuple[Shape, ...]:
 
 
 def keyed(name: str, make: str | tuple[str, ...], **more: object) -> Shape:
-    """A table `t` with a column `k`, which tells rows apart or nearly does, and a text `v`; the usual changes."""
+    """A table `t` with a column `k`, which identifies rows, or nearly does, and a text `v`; the usual changes."""
     return Shape(name, (make,) if isinstance(make, str) else make, KEYED, **more)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Shapes of identity: what tells rows apart, what only seems to, and how that changes under way."""
+"""Shapes of identity: keys that identify rows, keys that only seem to, and changes between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of membership: partitions that differ from their root, come, go, come back, and change in between."""
+"""Shapes of membership: partitions that differ from their root, or are detached, changed and attached again."""
 
 from __future__ import annotations
 

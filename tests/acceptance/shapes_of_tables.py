@@ -173,7 +173,7 @@ LIVES = (
             Step("INSERT INTO t VALUES (61, 'x'); ALTER TABLE t ADD COLUMN d text DEFAULT 'd'; UPDATE t SET d = NULL WHERE k = 61"),
             Step("ALTER TABLE t RENAME d TO e; ALTER TABLE t DROP COLUMN v; ALTER TABLE t RENAME e TO v; UPDATE t SET v = 'mine' WHERE k < 3"),
         ),
-        refusal="can't be told how",
+        refusal="the catalog does not show how",
     ),
     keyed(
         "column_dropped_and_added_again",

@@ -1,4 +1,4 @@
-"""The commands that need no Spark: what they say, where they say it, how they end."""
+"""The commands that need no Spark: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -47,15 +47,6 @@ def test_options_stand_before_the_command(project: Project, database: Database) 
     assert finished.code == 0, finished.all
 
 
-def test_every_command_shows_an_example_in_its_help(project: Project) -> None:
-    commands = [[], *([name] for name in ("init", "check", "run", "status", "tail", "teardown", "demo"))]
-    commands += [["tables", "list"], ["tables", "resync"], ["groups", "create"], ["config", "show"]]
-    for command in commands:
-        finished = project.run(*command, "--help")
-        assert finished.code == 0, finished.all
-        assert "Example" in finished.out, f"{command}: {finished.out}"
-
-
 def test_check_finds_nothing_in_the_way_of_a_plain_table(project: Project, database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     project.configure(database.dsn)
@@ -64,7 +55,7 @@ def test_check_finds_nothing_in_the_way_of_a_plain_table(project: Project, datab
     assert finished.json["ok"] is True
 
 
-def test_check_names_a_table_whose_rows_cannot_be_told_apart(project: Project, database: Database) -> None:
+def test_check_names_a_table_whose_rows_cannot_be_identified(project: Project, database: Database) -> None:
     database.execute("CREATE TABLE log_lines (v text)")
     project.configure(database.dsn)
     finished = project.run("check")
@@ -79,7 +70,7 @@ def test_check_fails_when_a_named_table_is_missing(project: Project, database: D
     assert "Traceback" not in finished.all
 
 
-def test_status_before_the_first_run_shows_the_wanted_tables(project: Project, database: Database) -> None:
+def test_status_before_the_first_run_shows_the_desired_tables(project: Project, database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     project.configure(database.dsn)
     status = project.status()
@@ -209,7 +200,7 @@ def test_a_missing_dsn_says_where_it_can_be_set(project: Project) -> None:
     assert "WAL2LAKE_SOURCE" in remedy
 
 
-def test_the_environment_stands_above_the_file(project: Project, database: Database) -> None:
+def test_the_environment_overrides_the_file(project: Project, database: Database) -> None:
     project.configure("postgresql://postgres@127.0.0.1:1/wrong")
     finished = project.run("status", "--json", env={"WAL2LAKE_SOURCE__DSN": database.dsn})
     assert finished.code == 0, finished.all

@@ -1,4 +1,4 @@
-"""`wal2lake demo`, as a newcomer runs it."""
+"""`wal2lake demo`, as a process."""
 
 from __future__ import annotations
 

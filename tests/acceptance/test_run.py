@@ -1,4 +1,4 @@
-"""`wal2lake run`, as a process: it copies, follows, stops when told, and leaves nothing behind but the lake."""
+"""`wal2lake run`, as a process: it copies, follows, can be stopped, and leaves only the lake."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_second_run_is_refused_with_the_name_of_the_first(project: Project, sh
     assert second.code == 1, second.all
     lines = second.err.strip().splitlines()
     assert lines[-2].startswith("Error: ") and lines[-1].startswith("Try: "), second.all
-    assert "already mirrored by" in lines[-2] and str(first.process.pid) in lines[-2], second.all
+    assert "already run by" in lines[-2] and str(first.process.pid) in lines[-2], second.all
     assert first.running
 
 

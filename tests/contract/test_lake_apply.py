@@ -1,4 +1,4 @@
-"""What a lake table is after a batch of changes, whatever its format: the rows of the source at the batch's end."""
+"""Applying batches: a lake table has the rows of the source at the end of the batch, in every format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import CommitFailed, CopyNeeded, LakeError, TableError
-from wal2lake.lake import Applied, Lake, collapse, key_pruning
+from wal2lake.lake import Applied, Lake
+from wal2lake.lake.applying import collapse, key_pruning
 from wal2lake.position import Lsn
 
 _names = itertools.count(1)
@@ -179,7 +180,7 @@ def test_unchanged_toast_of_swapped_keys(table: MakeTable) -> None:
     t.flush()
 
 
-def test_unchanged_value_that_nobody_has_is_refused_and_nothing_is_committed(table: MakeTable) -> None:
+def test_unchanged_value_that_is_nowhere_is_refused_and_nothing_is_committed(table: MakeTable) -> None:
     t = table(rows=[row(1, "one")])
     t.history.rows.append(row(9, "x"))
     t.history.update(row(9, "x"), row(9, "x", 2), unchanged=["v"])
@@ -388,7 +389,7 @@ def test_batch_without_effect_moves_the_position_without_a_commit(table: MakeTab
     t.flush()
 
 
-def test_table_that_was_dropped_or_set_back_by_somebody_is_noticed(table: MakeTable, spark: Any) -> None:
+def test_table_that_others_dropped_or_rolled_back_is_detected(table: MakeTable, spark: Any) -> None:
     t = table()
     t.history.insert(row(10))
     t.flush()
@@ -401,7 +402,7 @@ def test_table_that_was_dropped_or_set_back_by_somebody_is_noticed(table: MakeTa
     with pytest.raises(TableError, match="went back"):
         t.lake.apply(t.applied, set_back, source_id(t.applied.schema))
     t.lake.drop(t.applied.schema.id)
-    with pytest.raises(TableError, match="gone"):
+    with pytest.raises(TableError, match="does not exist"):
         t.lake.apply(t.applied, set_back, source_id(t.applied.schema))
 
 
@@ -506,7 +507,7 @@ def test_keys_of_many_changes_are_not_sent_to_every_task(
     table: MakeTable, monkeypatch: pytest.MonkeyPatch, plans: list[str], most: int
 ) -> None:
     for limit in ("BROADCAST_KEYS", "BROADCAST_HASHES"):
-        monkeypatch.setattr(f"wal2lake.lake.commit_plan.{limit}", most)
+        monkeypatch.setattr(f"wal2lake.lake.applying.commit_plan.{limit}", most)
     large = table("id int PRIMARY KEY, big text, n int", rows=[{"id": i, "big": f"x{i}", "n": 0} for i in range(9)])
     for i in range(5):
         large.history.update({"id": i, "big": f"x{i}", "n": 0}, {"id": i, "big": f"x{i}", "n": 1}, unchanged=["big"])
@@ -565,7 +566,7 @@ def test_copies_of_whole_rows_are_noticed_whatever_the_numbers(table: MakeTable)
         assert multiset(read_lake(t.path, t.applied.schema.id)) == multiset(stored)
 
 
-def test_rows_of_one_hash_are_still_told_apart(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_equal_hashes_stay_distinct(table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collapse, "row_hash", lambda values: f"xxhash64({len(list(values))})")
     t = table(
         "id int, v text", rows=[{"id": 1, "v": "a"}, {"id": 1, "v": "a"}, {"id": 1, "v": None}, {"id": 2, "v": "a"}]
@@ -593,7 +594,7 @@ def test_apply_takes_few_calls_into_the_jvm(table: MakeTable, monkeypatch: pytes
     send = GatewayClient.send_command
 
     def counting(self: Any, command: str, *others: Any, **named: Any) -> Any:
-        # Objects are let go whenever Python collects them, those of other tests too.
+        # Objects are released whenever Python collects them, those of other tests too.
         if not command.startswith("m\n"):
             calls.append(command)
         return send(self, command, *others, **named)

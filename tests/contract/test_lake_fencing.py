@@ -19,7 +19,7 @@ from wal2lake.demo.compare import open_catalog
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import CommitFailed, LakeError, LakeRolledBack
 from wal2lake.lake import Applied, Lake
-from wal2lake.lake.iceberg import IcebergTables
+from wal2lake.lake.iceberg.tables import IcebergTables
 from wal2lake.position import LakeVersion
 from wal2lake.schema import TableSchema
 
@@ -187,7 +187,7 @@ def test_an_apply_notices_that_the_table_was_rolled_back(table: Table) -> None:
         table.lake.apply(ahead, table.history.batch(3), table.source, 1)
 
 
-def test_columns_change_only_upon_the_version_that_was_looked_at(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_change_only_on_the_version_that_was_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     evolve = IcebergTables.evolve
     _insert(table.history)
     batch = table.history.batch(1)
@@ -253,7 +253,7 @@ def _compaction(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("replaces", [_fill, _resync], ids=["rewrite", "resync"])
-def test_maintenance_by_somebody_during_a_replacement_costs_no_error(
+def test_maintenance_by_others_during_a_replacement_is_no_error(
     table: Table, replaces: Callable[[Table], Applied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted = _compaction(table, monkeypatch)
@@ -261,7 +261,7 @@ def test_maintenance_by_somebody_during_a_replacement_costs_no_error(
     assert compacted
 
 
-def test_maintenance_by_somebody_during_an_apply_costs_no_error(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_by_others_during_an_apply_is_no_error(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted = _compaction(table, monkeypatch)
     _update(table.history)
     applied = table.lake.apply(table.applied, table.history.batch(1), table.source, 1)

@@ -1,4 +1,4 @@
-"""What somebody has given to a lake table beside its rows stays when its rows are replaced."""
+"""Partitioning, sort order and properties that users gave a lake table stay when its rows are replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import TableError
-from wal2lake.lake import Applied, Lake, without_spark
+from wal2lake.lake import Applied, Lake
+from wal2lake.lake.iceberg import without_spark
+from wal2lake.lake.iceberg.tables import IcebergTables
 from wal2lake.schema import TableId
 
 ID = TableId("public", "t")
@@ -44,6 +46,7 @@ def _lay_out(lake: Lake) -> tuple[str, str, str]:
 
 def _layout(lake: Lake) -> tuple[str, str, str]:
     with lake._spark.driver.session("a user") as session:
+        assert isinstance(lake._tables, IcebergTables)
         loaded = lake._tables.load(session, ID)
         terms = [
             f"{loaded.schema().findColumnName(field.sourceId())} {field.transform().toString()}"
@@ -100,7 +103,7 @@ def test_a_rewrite_that_fills_a_new_column_keeps_partitions_and_sort_order(
     assert again.version == after.version
 
 
-def test_maintenance_and_expiry_by_somebody_do_not_cost_the_position(place: tuple[Lake, Database]) -> None:
+def test_maintenance_and_expiry_by_others_keep_the_position(place: tuple[Lake, Database]) -> None:
     lake, database = place
     before = copied(lake, database, "t")
     source = source_id(before.schema)
@@ -111,7 +114,7 @@ def test_maintenance_and_expiry_by_somebody_do_not_cost_the_position(place: tupl
     assert lake.applied(ID, source) == before
 
 
-def test_several_commits_of_maintenance_and_expiry_by_somebody_do_not_cost_the_position(
+def test_several_commits_of_maintenance_and_expiry_by_others_keep_the_position(
     place: tuple[Lake, Database], tmp_path: Path
 ) -> None:
     """The version that descends directly from the one with the record is expired, too."""
@@ -160,5 +163,5 @@ def test_a_note_of_another_line_of_versions_is_not_believed(place: tuple[Lake, D
         for _ in range(2):
             session.sql("CREATE OR REPLACE TABLE lake.public.t USING iceberg AS SELECT * FROM lake.public.t LIMIT 3")
         session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)")
-    with pytest.raises(TableError, match="lost its position"):
+    with pytest.raises(TableError, match="no position recorded"):
         lake.applied(ID, source_id(before.schema))

@@ -1,4 +1,4 @@
-"""What maintenance does to a lake table: fewer files and versions, the same rows, the same position record."""
+"""Maintenance of a lake table: fewer files and versions, the same rows, the same position record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from oracle import table_directory
 from servers import Database, fresh_database
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
-from wal2lake.lake import Applied, Lake, compaction
+from wal2lake.lake import Applied, Lake
+from wal2lake.lake.maintenance import compaction
 
 SMALL_FILES = 3
 

@@ -16,7 +16,7 @@ from lake_history import copied, source_id
 from servers import Database
 from wal2lake.changelog.manifest import Segment
 from wal2lake.lake import Applied, Batch, Lake
-from wal2lake.lake.commit_plan import BROADCAST_HASHES
+from wal2lake.lake.applying.commit_plan import BROADCAST_HASHES
 from wal2lake.position import Lsn
 from wal2lake.schema import TableSchema
 
@@ -84,7 +84,7 @@ def batch(applied: Applied, tmp_path: Path, values: dict[str, Any], op: str, unc
         path.name, len(table), path.stat().st_size, 1, counts["I"], counts["U"], counts["D"], 0,
         0 if unchanged is None else len(table),
     )  # fmt: skip
-    return Batch(Lsn(lsn + 8), applied.manifest + 1, ((path, segment),))
+    return Batch(Lsn(lsn + 8), applied.manifest + 1, ((str(path), segment),))
 
 
 def stored(tmp_path: Path, table: str) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
+from capture_modes import group
 from oracle import assert_equal_tables
 from remedies import steps, toml
 from servers import Database
@@ -22,7 +23,7 @@ from wal2lake.config import Config
 from wal2lake.mirror import Mirror, OnceResult
 from wal2lake.observe.status import GroupStatus, TableStatus
 from wal2lake.position import Lsn
-from wal2lake.source.slot import slot_name
+from wal2lake.source.publishing.slot import slot_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ class Mirrored:
         source = {"dsn": self.database.dsn, **self._sections.get("source", {})}
         rest = {name: value for name, value in self._sections.items() if name != "source"}
         rest.setdefault("groups", [{"name": GROUP, "flush_interval": 0.1}])
+        rest["groups"] = [group(**one) for one in rest["groups"]]
         self.sections = {"source": source, "lake": {"path": str(self.lake)}, **rest}
         self.config = Config(**self.sections)
 
@@ -196,7 +198,7 @@ class Mirrored:
         wait_until(look, patience, lambda: f"equal: {seen[0]}")
 
     def confirmed(self) -> Lsn:
-        """What the slot was told. There must be one."""
+        """The acknowledged position of the slot. There must be one."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
         return Lsn.parse(self.database.value(query, [self.slot]))
 

@@ -16,7 +16,7 @@ class Process:
     pid: int
     parent: int
     began: str
-    """in the kernel's clock ticks: another process of the same number is told apart by it"""
+    """in the kernel's clock ticks: distinguishes another process with the same pid"""
     command: str
 
     @property

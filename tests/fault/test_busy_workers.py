@@ -1,4 +1,4 @@
-"""A table that waits for a worker begins with what is new when it gets one."""
+"""A table that waits for a worker is applied with the latest changes."""
 
 from __future__ import annotations
 

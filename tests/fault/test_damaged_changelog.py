@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from mirroring import Mirrored
 
+from changelogs import file_of
 from servers import Database
 from wal2lake.changelog import ChangeLog
-from wal2lake.changelog.segment import Rows, SegmentWriter
-from wal2lake.lake.collapse import VERIFIED
+from wal2lake.changelog.segment import SegmentRows, SegmentWriter
+from wal2lake.lake.applying.collapse import VERIFIED
 from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -105,11 +106,13 @@ def test_a_damaged_manifest_or_schema_stops_the_group_until_it_is_copied(
     assert json.loads((mirrored.changelog / "group.json").read_text())["starts"][-1]["manifest"] > 1
 
 
-def test_spark_compares_the_pages_of_a_segment_with_their_checksums(log: ChangeLog, spark: SparkSession) -> None:
+def test_spark_compares_the_pages_of_a_segment_with_their_checksums(
+    log_on_disk: ChangeLog, spark: SparkSession
+) -> None:
     batch = pa.record_batch({"v": pa.array([f"{random.Random(n).random()}" for n in range(100)])})
-    writer = SegmentWriter(log, 42, 1, batch.schema)
-    writer.write(Rows(42, 1, batch, 100, 0, 0, 0, 0))
-    path = log.path(writer.finish())
+    writer = SegmentWriter(log_on_disk, 42, 1, batch.schema)
+    writer.write(SegmentRows(42, 1, batch, 100, 0, 0, 0, 0))
+    path = file_of(log_on_disk, writer.finish())
     value = batch.column(0)[50].as_py()
     path.write_bytes(path.read_bytes().replace(value.encode(), value[:-1].encode() + b"x"))
     assert spark.read.schema("v string").parquet(str(path)).filter("v LIKE '%x'").count() == 1

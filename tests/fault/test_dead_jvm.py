@@ -1,4 +1,4 @@
-"""The JVM of a run dies: it is started again by the run, capture goes on meanwhile, and nothing is lost or doubled."""
+"""The JVM of a run dies: the run restarts it, capture continues meanwhile, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_jvm_killed_while_idle_and_in_a_copy_is_started_again_and_capture_goes_o
 
     wait_until(acknowledged, 10, lambda: f"the slot is acknowledged: {project.watch()}")
     there(project, running, database, "t")
-    assert "it is started again" in running.err
+    assert "it is restarted" in running.err
 
     # A lock that lets the copy begin, and holds up the reading of its rows.
     database.execute("CREATE TABLE big (id int PRIMARY KEY); INSERT INTO big SELECT generate_series(1, 200000)")

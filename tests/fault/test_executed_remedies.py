@@ -1,4 +1,4 @@
-"""What an error says to do is done as it is printed, and heals: the tables are equal afterwards."""
+"""The remedy of each error is executed as it is printed, and afterwards the tables are equal."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     return Mirrored(database, tmp_path / "lake", spark, groups=[GROUP])
 
 
-@heals("its lake table is gone")
-def test_a_lake_table_that_somebody_dropped(mirrored: Mirrored) -> None:
+@heals("its lake table does not exist")
+def test_a_lake_table_that_was_dropped_by_others(mirrored: Mirrored) -> None:
     with mirrored.running():
         mirrored.is_streaming("t")
         with open_catalog(mirrored.lake) as catalog:
             catalog.drop_table(("public", "t"))
         mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
-        mirrored.apply_requests(mirrored.fails("t", "is gone").remedy)
+        mirrored.apply_requests(mirrored.fails("t", "does not exist").remedy)
         mirrored.becomes_equal("t")
 
 
 @heals("ForeignTable")
-def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
+def test_a_lake_table_that_wal2lake_did_not_make(mirrored: Mirrored) -> None:
     mirrored.lake.mkdir()
     rows = pa.table({"id": pa.array([7], pa.int32())})
     with open_catalog(mirrored.lake) as catalog:
@@ -62,8 +62,8 @@ def test_a_lake_table_of_somebody_else_in_the_place(mirrored: Mirrored) -> None:
         mirrored.becomes_equal("t")
 
 
-@heals("its lake table has lost its position")
-def test_a_lake_table_that_somebody_made_anew_from_its_rows(mirrored: Mirrored) -> None:
+@heals("its lake table has no position recorded")
+def test_a_lake_table_that_others_replaced_by_its_own_rows(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")
     session = mirrored.users_session()
     for _ in range(2):
@@ -71,13 +71,13 @@ def test_a_lake_table_that_somebody_made_anew_from_its_rows(mirrored: Mirrored) 
     session.sql("CALL lake.system.expire_snapshots('public.t', TIMESTAMP '2100-01-01 00:00:00', 1)").collect()
     mirrored.database.execute("INSERT INTO t VALUES (10, 'more')")
     failed = missed(mirrored.once())["t"]
-    assert "has lost its position" in str(failed.error)
+    assert "has no position recorded" in str(failed.error)
     mirrored.apply_requests(failed.remedy)
     mirrored.catches_up("t")
 
 
 @heals("lacks rows that the changes refer to")
-def test_rows_that_somebody_deleted_in_the_lake(mirrored: Mirrored) -> None:
+def test_rows_that_others_deleted_in_the_lake(mirrored: Mirrored) -> None:
     """The lake table has a name of its own; what is to be done is said of the source's."""
     mirrored.configure(tables={"public.t": {"target": "elsewhere.its_own"}})
     mirrored.database.execute(
@@ -184,7 +184,7 @@ def test_a_table_that_is_not_in_the_wal(mirrored: Mirrored) -> None:
     _allowed_after(mirrored, SourceRefused)
 
 
-@heals("exists already, and the change log of this lake knows nothing of it")
+@heals("exists already, and is not the slot of this lake's change log")
 def test_a_slot_of_our_name(mirrored: Mirrored) -> None:
     mirrored.database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [mirrored.slot])
     _allowed_after(mirrored, SlotLost)
@@ -204,14 +204,14 @@ def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: py
     migration = mirrored.database.connect(autocommit=False)
     migration.execute("ALTER TABLE t ADD COLUMN w text")
     with mirrored.running():
-        wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+        wait_until(lambda: mirrored.group().error, 30, "the wait is reported")
         mirrored.apply_requests(mirrored.group().remedy)
         mirrored.is_streaming("t")
         mirrored.follows("t")
 
 
 @pytest.mark.slow
-@heals("there are several groups", "mirrors it already", "the configuration has it", "there is no such group")
+@heals("there are several groups", "mirrors it already", "it is in the configuration", "there is no such group")
 def test_commands_that_are_refused_name_those_that_are_not(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[GROUP | {"tables": ["public.other"]}, {"name": "second", "tables": ["public.another"]}])
     mirrored.database.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE TABLE another (id int PRIMARY KEY)")
@@ -220,7 +220,7 @@ def test_commands_that_are_refused_name_those_that_are_not(mirrored: Mirrored) -
     mirrored.catches_up("t", "other", "another")
     _refused(mirrored, lambda: mirror.add(["public.t"], group="second"), "mirrors it already")
     wait_until(lambda: _moved(mirrored), 60, mirror.tables)
-    _refused(mirrored, lambda: mirror.drop_group("second"), "the configuration has it")
+    _refused(mirrored, lambda: mirror.drop_group("second"), "it is in the configuration")
     assert [group.enabled for group in mirror.groups()] == [True, False]
     mirror.enable_group("second")
     _refused(mirrored, lambda: mirror.move(["public.t"], "third"), "no such group")
@@ -244,7 +244,7 @@ def _moved(mirrored: Mirrored, group: str = "second") -> bool:
 
 @pytest.mark.slow
 @heals("group … has …")
-def test_a_group_that_wants_the_table_of_another(mirrored: Mirrored) -> None:
+def test_a_group_that_names_the_table_of_another(mirrored: Mirrored) -> None:
     mirrored.catches_up("t")
     mirrored.configure()
     with pytest.raises(AssertionError, match=r"group default has public\.t"):

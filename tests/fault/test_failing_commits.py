@@ -1,4 +1,4 @@
-"""Storage that refuses for a while: whoever can't write waits, nothing is skipped, and nobody else is held up."""
+"""Storage that refuses writes for a while: writers wait, nothing is skipped, and other tables continue."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def _contents(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_lake_table_of_somebody_else_is_refused_and_a_directory_is_left_alone(
+def test_a_lake_table_of_others_is_refused_and_a_directory_of_others_stays(
     project: Project, database: Database
 ) -> None:
     for name in ("taken", "beside", "free"):

@@ -54,8 +54,8 @@ def test_a_frozen_run_that_has_lost_its_group_adds_nothing_and_ends(
         ended = run.wait()
         assert ended.code == 1, ended.all
         ((error, remedy),) = lines_of_error(ended.err)
-        assert error.startswith("Error: group default is already mirrored by ")
-        assert remedy == "Try: stop that process first; one process at a time runs a group"
+        assert error.startswith("Error: group default is already run by ")
+        assert remedy == "Try: stop that process first; only one process at a time runs a group"
         database.execute("INSERT INTO journal VALUES ('more')")
         mirrored.follows("journal")
     journal = mirrored.table("journal")

@@ -1,4 +1,4 @@
-"""Rows are told apart by what is known to have told them apart when they were written, and by nothing else."""
+"""Rows are identified only by keys that were valid when the rows were written."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def run(database: Database, statements: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", CASES)
-def test_rows_are_told_apart_as_they_were_written(mirror: Mirrored, table: str) -> None:
+def test_rows_are_identified_by_the_key_at_the_time_of_the_write(mirror: Mirrored, table: str) -> None:
     state = mirror.table(table)
     assert state is not None and state.state == "STREAMING", state
     mirror.equal(table)

@@ -17,7 +17,7 @@ from mirroring import Mirrored
 from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
-from wal2lake.lake.iceberg import IcebergTables
+from wal2lake.lake.iceberg.tables import IcebergTables
 from wal2lake.scheduling.group_loop import GroupLoop
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Copies that are interrupted: a range that breaks off is read again, alone; a copy that is wanted is never forgotten."""
+"""Interrupted copies: only the range of a broken connection is read again; a requested copy is never forgotten."""
 
 from __future__ import annotations
 

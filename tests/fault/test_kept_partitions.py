@@ -82,7 +82,7 @@ def test_a_partition_that_comes_takes_the_place_of_rows_that_were_kept(
 
 
 @heals("RowsNotKept")
-def test_rows_that_cannot_be_told_from_others_are_not_kept_without_a_word(
+def test_rows_that_cannot_be_distinguished_stop_the_table_instead_of_being_kept(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
     database.execute(PARTS + "CREATE TABLE parts_rest PARTITION OF parts DEFAULT; INSERT INTO parts VALUES (50, 1);")
@@ -90,7 +90,7 @@ def test_rows_that_cannot_be_told_from_others_are_not_kept_without_a_word(
     mirrored.catches_up("parts")
     database.execute("DROP TABLE parts_1; INSERT INTO parts VALUES (5, 55)")
     table = missed(mirrored.once())["parts"]
-    assert "can't be told from others" in str(table.error)
+    assert "can't be distinguished from others" in str(table.error)
     assert 'on_partition_drop = "delete"' in str(table.remedy)
     assert _lake(mirrored)[6] == 6
     mirrored.configure(tables={"public.parts": {"on_partition_drop": "delete"}})

@@ -16,14 +16,15 @@ from mirroring import GROUP
 from processes import capture_of, descendants
 from writing import TABLES, Writer, make_tables
 
+from changelogs import directory_of
 from command import TIMEOUT, Project, Running
 from oracle import assert_equal_tables
 from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.demo.compare import open_catalog
-from wal2lake.source.slot import slot_name
+from wal2lake.source.publishing.slot import slot_name
 
 ROUNDS = proof_size("WAL2LAKE_TEST_ROUNDS", long=20, short=3)
 DEATH_SECONDS = 15
@@ -84,11 +85,11 @@ def _kill_at_random(project: Project, database: Database, chance: random.Random,
 
 
 def _assert_no_orphans(lake: Path) -> None:
-    log = ChangeLog(lake / "_wal2lake", GROUP)
+    log = ChangeLog(storage_for(lake / "_wal2lake"), GROUP)
     named = {s.file for m in log.after(log.oldest() - 1) for cut in m.tables.values() for s in cut.segments}
-    there = {file.relative_to(log.directory).as_posix() for file in log.directory.rglob("*.parquet")}
+    there = {file.relative_to(directory_of(log)).as_posix() for file in directory_of(log).rglob("*.parquet")}
     assert there == named
-    assert list(log.directory.rglob("*.tmp")) == []
+    assert list(directory_of(log).rglob("*.tmp")) == []
     assert list((lake / "_wal2lake" / "copies").glob("*")) == []
 
 

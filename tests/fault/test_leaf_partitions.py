@@ -17,7 +17,7 @@ from wal2lake.config import TableConfig
 from wal2lake.demo.compare import open_catalog
 from wal2lake.errors import CommandRefused
 from wal2lake.mirror import Mirror
-from wal2lake.pgtypes import Masking
+from wal2lake.types import Masking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@
 
 Ten tables, 300 transactions a second. Three of the tables are left in peace. Workers take the tables in turn: between
 two turns of such a table nobody else may have more than the one that it has in a cycle, and the one before that when
-nothing waited for the table yet. How far behind they are is told at the end.
+nothing waited for the table yet. Their lag is printed at the end.
 """
 
 from __future__ import annotations

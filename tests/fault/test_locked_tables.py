@@ -1,4 +1,4 @@
-"""A run begins, takes tables in, or is to stop, while other sessions have transactions open that it waits for."""
+"""A run starts, adds tables, or is stopped, while it waits for open transactions of other sessions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from waiting import wait_until
 from wal2lake.lake import Lake
 from wal2lake.lake.model import Applied
 from wal2lake.mirror import Mirror
-from wal2lake.source import slot
 from wal2lake.source.model import CopySource
+from wal2lake.source.publishing import slot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def test_a_first_start_names_who_keeps_it_waiting_and_follows_a_table_that_was_r
         migration.execute("ALTER TABLE b RENAME TO c")
         holder = migration.info.backend_pid
         with mirrored.running():
-            wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+            wait_until(lambda: mirrored.group().error, 30, "the wait is reported")
             group = mirrored.group()
             assert f"public.b is locked by server process {holder}" in str(group.error)
             assert f"pg_terminate_backend({holder})" in str(group.remedy)
@@ -74,14 +74,14 @@ def test_a_first_start_names_who_keeps_it_waiting_and_follows_a_table_that_was_r
     assert "a table was dropped or renamed meanwhile" in caplog.text
 
 
-def test_a_run_that_waits_for_a_table_says_what_for_and_stops_when_it_is_told_to(
+def test_a_run_that_waits_for_a_table_names_the_session_and_can_be_stopped(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
     with mirrored.database.connect(autocommit=False) as migration:
         migration.execute("ALTER TABLE b ADD COLUMN v text")
         with mirrored.running():
-            wait_until(lambda: "locked by server process" in str(mirrored.group().error), 30, "the wait is told")
+            wait_until(lambda: "locked by server process" in str(mirrored.group().error), 30, "the wait is reported")
     assert _slots(mirrored) == 0
     mirrored.catches_up(*TABLES)
 
@@ -94,7 +94,7 @@ def test_a_table_under_a_migration_comes_in_after_it_and_the_others_go_on(
         mirrored.is_streaming(*TABLES)
         mirrored.database.execute("CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (1)")
         migration.execute("ALTER TABLE c ADD COLUMN v text")
-        wait_until(lambda: "has to wait: public.c is locked" in caplog.text, 30, lambda: caplog.text)
+        wait_until(lambda: "is waiting: public.c is locked" in caplog.text, 30, lambda: caplog.text)
         mirrored.database.execute("INSERT INTO a VALUES (3)")
         mirrored.follows("a")
         migration.commit()
@@ -128,14 +128,14 @@ def test_who_waits_to_alter_a_table_during_its_copy_comes_first_and_the_copy_is_
         mirrored.becomes_equal(*TABLES)
 
 
-def test_a_first_start_that_waits_for_an_open_transaction_says_so_and_stops_when_it_is_told_to(
+def test_a_first_start_that_waits_for_an_open_transaction_names_it_and_can_be_stopped(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot, "WAIT_REPORT_SECONDS", 0.2)
     with mirrored.database.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO a VALUES (3)")
         with mirrored.running():
-            wait_until(lambda: mirrored.group().error, 30, "the wait is told")
+            wait_until(lambda: mirrored.group().error, 30, "the wait is reported")
             group = mirrored.group()
             assert f"transactions are open: server process {writer.info.backend_pid} " in str(group.error)
             assert "pg_terminate_backend" in str(group.remedy)
@@ -144,7 +144,7 @@ def test_a_first_start_that_waits_for_an_open_transaction_says_so_and_stops_when
     assert mirrored.group().error is None
 
 
-def test_a_run_whose_copy_waits_for_an_open_transaction_stops_when_it_is_told_to(mirrored: Mirrored) -> None:
+def test_a_run_whose_copy_waits_for_an_open_transaction_can_be_stopped(mirrored: Mirrored) -> None:
     with mirrored.database.connect(autocommit=False) as writer:
         with mirrored.running():
             mirrored.is_streaming(*TABLES)

@@ -73,7 +73,7 @@ class Lags:
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(2 * SECONDS + 600)
-def test_a_table_that_fails_for_long_loses_nothing_and_holds_up_nobody(
+def test_a_table_that_fails_for_long_loses_nothing_and_delays_no_other(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
     for name in (SICK, *WELL):

@@ -16,8 +16,8 @@ from mirroring import GROUP, Mirrored
 
 from proof_size import proof_size
 from servers import Database
-from wal2lake.changelog import ChangeLog, TableCut
-from wal2lake.changelog.segment import Rows, SegmentWriter
+from wal2lake.changelog import ChangeLog, ManifestEntry, storage_for
+from wal2lake.changelog.segment import SegmentRows, SegmentWriter
 from wal2lake.demo.compare import open_catalog
 from wal2lake.mirror import Mirror
 from wal2lake.position import Lsn
@@ -39,11 +39,11 @@ def _flushed(mirrored: Mirrored, count: int, monkeypatch: pytest.MonkeyPatch) ->
     They are written by the product's own code, but not by a capture that waits for each and for the disk: the source
     has the rows in one transaction, below the position that the log has in the end.
     """
-    changes = ChangeLog(mirrored.config.changelog_path, GROUP)
+    changes = ChangeLog(storage_for(mirrored.config.changelog_path), GROUP)
     captured = changes.last()
     assert captured is not None
     ((oid, cut),) = captured.tables.items()
-    rows = pq.read_table(changes.path(cut.segments[0]))
+    rows = pq.read_table(changes.uri(cut.segments[0]))
     begin = changes.position()
     mirrored.database.execute(f"INSERT INTO t SELECT i, 'flush ' || i FROM generate_series(2, {count + 1}) i")
     end = mirrored.now()
@@ -58,9 +58,9 @@ def _flushed(mirrored: Mirrored, count: int, monkeypatch: pytest.MonkeyPatch) ->
             ]
             (batch,) = pa.table(columns, rows.schema).to_batches()
             writer = SegmentWriter(changes, oid, cut.segments[0].schema, rows.schema)
-            writer.write(Rows(oid, cut.segments[0].schema, batch, 1, 0, 0, 0, 0))
+            writer.write(SegmentRows(oid, cut.segments[0].schema, batch, 1, 0, 0, 0, 0))
             to = end if number == count + 1 else Lsn(begin + number - 1)
-            changes.publish(to, 1, captured.commit_ts, {oid: TableCut(oid, cut.name, (writer.finish(),))})
+            changes.publish(to, 1, captured.commit_ts, {oid: ManifestEntry(oid, cut.name, (writer.finish(),))})
 
 
 def _versions(mirrored: Mirrored) -> int:
@@ -106,6 +106,6 @@ def test_a_table_that_was_paused_for_a_day_resumes_in_bounded_memory_and_time(
     assert _versions(mirrored) - versions == batches
     assert grown < MOST_BYTES
     assert max(took, beside) < SECONDS_PER_BATCH * batches
-    changes = ChangeLog(mirrored.config.changelog_path, GROUP)
+    changes = ChangeLog(storage_for(mirrored.config.changelog_path), GROUP)
     # The last batches are deleted by the next run: the state store has to know of them first.
     assert len(changes.weights()) <= 2 * BATCH_SEGMENTS, "what is applied is deleted"

@@ -77,7 +77,7 @@ def test_a_slot_that_was_dropped(mirrored: Mirrored) -> None:
 
 
 @fixes("judge_slot: wal2lake tables resync --all")
-def test_a_slot_that_was_dropped_is_told_by_check_before_a_run(mirrored: Mirrored) -> None:
+def test_a_dropped_slot_is_reported_by_check_before_a_run(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
     _change(mirrored.database, 101)
@@ -88,7 +88,7 @@ def test_a_slot_that_was_dropped_is_told_by_check_before_a_run(mirrored: Mirrore
 
 
 @pytest.mark.slow
-def test_a_slot_that_was_dropped_and_made_anew_under_the_same_name(mirrored: Mirrored) -> None:
+def test_a_slot_that_was_dropped_and_created_again_with_the_same_name(mirrored: Mirrored) -> None:
     mirrored.catches_up(*TABLES)
     _change(mirrored.database, 101)
     mirrored.database.execute("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
@@ -196,7 +196,7 @@ def test_a_damaged_record_of_what_was_acknowledged_is_made_again_or_leads_to_a_r
     mirrored.catches_up("t")
     acknowledged = mirrored.changelog / "acknowledged.json"
     acknowledged.write_text('{"ls')
-    # The state store may be a moment behind; here it has what the slot was told last.
+    # The state store may be a moment behind; here it has the last acknowledged position.
     database.execute(
         "UPDATE wal2lake.groups SET logged_lsn = confirmed_flush_lsn FROM pg_replication_slots s WHERE s.slot_name = slot"
     )

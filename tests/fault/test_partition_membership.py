@@ -1,4 +1,4 @@
-"""Partitions that come, go and come back without their rows in the WAL: the root's lake table equals the root."""
+"""Partitions that are attached and detached without their rows in the WAL: the root's lake table equals the root."""
 
 from __future__ import annotations
 
@@ -154,6 +154,11 @@ CASES: dict[str, tuple[str, list[str]]] = {
         KEYED + LEAVES + ROWS + "CREATE TABLE {t}_rest PARTITION OF {t} DEFAULT; INSERT INTO {t} VALUES (50, 1);",
         [LOAD, "UPDATE {t} SET n = -n WHERE id > 18"],
     ),
+    "attached_again_beside_a_default": (
+        KEYED + LEAVES + ROWS + DEFAULT,
+        [DETACH, "ALTER TABLE {t} ATTACH PARTITION {t}_1 FOR VALUES FROM (-10) TO (10)", "INSERT INTO {t} VALUES (-5, 1)",
+         DETACH, "DELETE FROM {t}_1 WHERE id < 0", ATTACH],
+    ),
     "default_split": (
         KEYED + LEAVES + ROWS + DEFAULT,
         ["ALTER TABLE {t} DETACH PARTITION {t}_rest;"
@@ -165,7 +170,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 
 RECOPIED = {
-    "list_of_a_nondeterministic_collation", "hash", "detached_beside_a_default", "default_split",
+    "list_of_a_nondeterministic_collation", "hash", "detached_beside_a_default", "attached_again_beside_a_default",
+    "default_split",
 }  # fmt: skip
 """what bounds don't tell"""
 
@@ -270,7 +276,7 @@ def test_a_partition_that_is_unlogged_stops_its_table_until_it_is_logged(
     assert "partition public.p_2 is unlogged" in str(missed(mirrored.once())["p"].error)
 
 
-def test_a_partition_that_vacuum_full_has_locked_delays_nobody(
+def test_a_partition_that_vacuum_full_has_locked_delays_no_other_table(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
     """VACUUM FULL holds an ACCESS EXCLUSIVE lock for as long as it takes; so does this transaction."""

@@ -1,4 +1,4 @@
-"""Tables that can't be published: they are put aside with a remedy that heals, and nobody else notices."""
+"""Tables that can't be published: they are ERRORED with a remedy that works, and other tables are not affected."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_row_filter_that_would_stop_updates_is_not_published(
     database.execute("CREATE TABLE t (id int PRIMARY KEY, s text NOT NULL); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     mirrored = Mirrored(database, tmp_path / "lake", spark, tables={"public.t": {"where": "s <> 'b'"}})
     with mirrored.running():
-        refused = mirrored.fails("t", "row filter looks at s")
+        refused = mirrored.fails("t", "row filter uses s")
         database.execute("UPDATE t SET s = 'c' WHERE id = 2")
         database.execute(str(refused.remedy))
         wait_until(lambda: (t := mirrored.table("t")) is not None and t.state == "STREAMING", PATIENCE, "streaming")

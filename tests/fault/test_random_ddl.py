@@ -186,7 +186,7 @@ class Writer:
 
 def _answer(mirrored: Mirrored, table: TableStatus) -> None:
     """A table that stops because a change can be read in two ways gets the re-copy that it asks for."""
-    if table.state == "ERRORED" and "can't be told how" in str(table.error):
+    if table.state == "ERRORED" and "the catalog does not show how" in str(table.error):
         print(f"asked: {table.error}", flush=True)  # noqa: T201
         mirrored.resync(table.name.removeprefix("public."))
 

@@ -1,4 +1,4 @@
-"""The source goes away and comes back while `run` is on: it goes on by itself, nothing lost, nothing twice."""
+"""The source is down for a while during a run: it reconnects, nothing is lost or doubled."""
 
 from __future__ import annotations
 

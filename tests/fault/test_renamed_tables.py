@@ -1,4 +1,4 @@
-"""Tables that change their names: the lake table of a name holds what the source calls by that name."""
+"""Renamed tables: a lake table has the name of its source table."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_name_that_a_lake_table_is_to_keep_is_asked_about(mirrored: Mirrored) 
     mirrored.database.execute(PATTERNS["renamed and another made"])
     asked = missed(mirrored.once())
     assert list(asked) == ["t"]
-    assert "is that of source table public.t_old" in str(asked["t"].error)
+    assert "belongs to source table public.t_old" in str(asked["t"].error)
     assert "[tables.'public.t'] target = " in str(asked["t"].remedy)
     mirrored.configure(tables={"public.t": {"target": "public.t_new"}})
     assert not mirrored.once().missed

@@ -161,7 +161,7 @@ def test_a_recovery_to_a_moment_before_what_was_captured(source: Restorable, mir
 
 
 @pytest.mark.slow
-def test_only_the_tables_that_are_copied_anew_go_on(source: Restorable, mirrored: Mirrored) -> None:
+def test_only_re_copied_tables_continue(source: Restorable, mirrored: Mirrored) -> None:
     captured = _captured_beyond_the_copy(source, mirrored)
     source.put_back()
     mirrored.configure()

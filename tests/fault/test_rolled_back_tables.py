@@ -1,4 +1,4 @@
-"""A lake table that goes back or changes hands behind our back is noticed, and stays noticed until it is re-copied."""
+"""A lake table that others roll back or replace is detected, and stays refused until it is re-copied."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_table_renamed_away_while_another_has_its_name_goes_on_without_a_hole(
 
 
 @pytest.mark.slow
-def test_a_table_that_comes_back_after_its_changes_were_let_go_is_refused(mirrored: Mirrored) -> None:
+def test_a_table_that_comes_back_after_its_changes_were_deleted_is_refused(mirrored: Mirrored) -> None:
     """While the lake has no such table it needs a copy, so its changes are deleted; its old version is not continued."""
     mirrored.catches_up("t")
     with open_catalog(mirrored.lake) as catalog:

@@ -168,7 +168,7 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     return Mirrored(database, tmp_path / "lake", spark)
 
 
-def test_a_dropped_column_is_kept_where_that_is_wanted(mirrored: Mirrored) -> None:
+def test_a_dropped_column_is_kept_if_configured(mirrored: Mirrored) -> None:
     mirrored.configure(tables={"public.t": {"on_drop": "keep"}})
     mirrored.catches_up("t", "other")
     mirrored.database.execute("ALTER TABLE t DROP COLUMN n; INSERT INTO t VALUES (7, 'x'); DELETE FROM t WHERE id = 1")
@@ -180,7 +180,7 @@ def test_a_dropped_column_is_kept_where_that_is_wanted(mirrored: Mirrored) -> No
 
 
 @heals("SchemaChanged")
-def test_a_change_that_cannot_be_followed_stops_where_that_is_wanted(mirrored: Mirrored) -> None:
+def test_a_change_that_cannot_be_followed_stops_the_table_if_configured(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_incompatible": "stop"}])
     mirrored.catches_up("t", "other")
     mirrored.database.execute("DELETE FROM t WHERE id = 1")

@@ -1,4 +1,4 @@
-"""A run that is told to stop ends within ten seconds, whatever it is doing, and the next one goes on from there."""
+"""A run that is stopped ends within ten seconds in any phase, and the next one continues from there."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from servers import Database
 from waiting import wait_until
 from wal2lake.mirror import Mirror
 from wal2lake.source.database import Source
-from wal2lake.source.locking import PATIENT, Patience
-from wal2lake.source.slot import HeldSnapshot
+from wal2lake.source.ports import OpenSnapshot
+from wal2lake.source.sessions.locking import PATIENT, Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ SECONDS = 10.0
 
 @contextmanager
 def run_to_be_stopped(mirrored: Mirrored) -> Iterator[None]:
-    """A run on the shared Spark. At the end of the block it is told to stop, and must have ended in time."""
+    """A run on the shared Spark. At the end of the block it is stopped, and must have ended in time."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -129,14 +129,14 @@ def test_while_a_copy_waits_for_the_lock_of_its_table(mirrored: Mirrored, monkey
     mirrored.catches_up("t")
     locker = database.connect(autocommit=False)
 
-    def then_locked(self: Source, patience: Patience = PATIENT) -> HeldSnapshot:
+    def then_locked(self: Source, patience: Patience = PATIENT) -> OpenSnapshot:
         # A transaction that holds this lock before would be waited for by the slot of the copy.
         opened = open_snapshot(self, patience)
         locker.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         return opened
 
     monkeypatch.setattr(Source, "open_snapshot", then_locked)
-    monkeypatch.setattr("wal2lake.source.copying.LOCKED_SECONDS", 60.0)
+    monkeypatch.setattr("wal2lake.source.copies.copying.LOCKED_SECONDS", 60.0)
     mirrored.resync("t")
     with run_to_be_stopped(mirrored):
         wait_until(lambda: waits_for_a_lock(database), 60, "the copy waits for the lock")
@@ -227,7 +227,7 @@ def test_while_spark_starts_and_while_a_commit_waits_for_the_catalog(project: Pr
         database.execute("UPDATE t SET v = 'waits'")
         (waiting,) = (project.lake / "public").glob("t-*/metadata")
         before = len(list(waiting.iterdir()))
-        # New metadata is written before the catalog is told of it.
+        # New metadata is written before the catalog refers to it.
         wait_until(lambda: len(list(waiting.iterdir())) > before, 60, "a commit is under way")
         stops(running)
         catalog.rollback()

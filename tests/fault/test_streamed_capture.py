@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from capturing import CapturedGroup
+from changelogs import directory_of, file_of
 from servers import Database
 from waiting import wait_until
 from wal2lake.source import connect, mark
@@ -35,7 +36,7 @@ def insert(conn: psycopg.Connection, first: int, count: int) -> None:
 
 
 def spooled(captured: CapturedGroup) -> list[Path]:
-    return list((captured.log.directory / "spool").glob("*"))
+    return list((directory_of(captured.log) / "spool").glob("*"))
 
 
 def is_streamed(captured: CapturedGroup) -> int:
@@ -94,12 +95,12 @@ def test_a_transaction_that_is_being_streamed_when_capture_dies_comes_again_whol
 
 
 def segments(captured: CapturedGroup) -> set[Path]:
-    return set((captured.log.directory / "segments").glob("*/*.parquet"))
+    return set((directory_of(captured.log) / "segments").glob("*/*.parquet"))
 
 
 def in_manifests(captured: CapturedGroup) -> set[Path]:
     log, oid = captured.log, captured.oid("public.t")
-    return {log.path(segment) for manifest in log.after(0) for segment in manifest.tables[oid].segments}
+    return {file_of(log, segment) for manifest in log.after(0) for segment in manifest.tables[oid].segments}
 
 
 def test_a_large_transaction_is_in_segments_before_it_commits(captured: CapturedGroup) -> None:

@@ -1,4 +1,4 @@
-"""A capture that can't write its log, for as long as that lasts: it is told all the time, and nothing is lost."""
+"""A capture that can't write its log for a while: it is reported all the time, and nothing is lost."""
 
 from __future__ import annotations
 

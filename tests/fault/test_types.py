@@ -30,7 +30,7 @@ def _rows(lake: Path, table: str) -> list[dict[str, Any]]:
     return sorted(read_lake(lake, TableId("public", table)), key=lambda row: row["id"])
 
 
-def test_array_elements_are_told_apart_by_the_delimiter_of_their_type(
+def test_array_elements_are_split_at_the_delimiter_of_their_type(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
     database.execute(PIPED)

@@ -12,7 +12,7 @@ from mirroring import PATIENCE, Mirrored
 from servers import Database
 from waiting import wait_until
 from wal2lake.demo.compare import open_catalog
-from wal2lake.lake.iceberg import IcebergTables
+from wal2lake.lake.iceberg.tables import IcebergTables
 from wal2lake.mirror import Mirror
 from wal2lake.state import GroupSpec
 

@@ -1,4 +1,4 @@
-"""A value that its lake type can't hold: the table says which column and key; what it says to do heals it."""
+"""A value that its lake type can't hold: the error names column and key, and its remedy works."""
 
 from __future__ import annotations
 

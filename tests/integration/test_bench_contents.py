@@ -1,4 +1,4 @@
-"""The benchmark's comparison of contents finds what is wrong: a value, a row too many, one too few."""
+"""The benchmark's comparison of contents finds a wrong value, a row too many, and a row too few."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import pytest
 from capture_worker import RunningPump
 from capturing import CapturedGroup
 from decoding import KINDS, Source
+from inline_decoder import Cut
 from servers import Database, can_declare
-from wal2lake.capture import worker as pump_module
-from wal2lake.decode import Cut, TextNeeded
-from wal2lake.source.stream import ReplicationStream
+from wal2lake.decode import TextNeeded
+from wal2lake.source.streaming.stream import ReplicationStream
 
 BINARY = {
     "boolean", "int2", "int4", "int8", "float4", "float8", "numeric(5,-2)", "numeric(3,5)", "text", "char(5)", "name",
@@ -150,11 +150,12 @@ class Streams:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.binary: list[bool] = []
-        monkeypatch.setattr(pump_module, "ReplicationStream", self._open)
+        self._opened = ReplicationStream.of
+        monkeypatch.setattr(ReplicationStream, "of", self._open)
 
-    def _open(self, *arguments: Any, **settings: Any) -> ReplicationStream:
-        stream = ReplicationStream(*arguments, **settings)
-        self.binary.append(stream.binary)
+    def _open(self, *arguments: Any) -> ReplicationStream:
+        stream = self._opened(*arguments)
+        self.binary.append(stream.capabilities.binary)
         return stream
 
 
@@ -212,7 +213,7 @@ def test_a_transaction_that_is_streamed_while_it_runs_turns_the_stream_to_text(
     assert rows[59]["w"] == "00:01:00"
 
 
-def test_text_is_asked_for_at_once_where_the_catalog_tells(captured: CapturedGroup, streams: Streams) -> None:
+def test_text_is_requested_at_once_if_the_catalog_shows_the_need(captured: CapturedGroup, streams: Streams) -> None:
     database = mirrored_table(captured, "id int PRIMARY KEY, v inet")
     with RunningPump(captured) as worker:
         database.execute("INSERT INTO t VALUES (1, '10.0.0.1')")
@@ -235,7 +236,7 @@ def test_a_stream_is_opened_though_a_table_is_being_altered(captured: CapturedGr
     assert [row["id"] for row in captured.changes("public.u")] == [1]
 
 
-def test_text_is_asked_for_where_it_is_wanted(captured: CapturedGroup, streams: Streams) -> None:
+def test_text_is_requested_if_configured(captured: CapturedGroup, streams: Streams) -> None:
     database = captured.database
     source = captured.config.source.model_copy(update={"binary": False})
     captured.config = captured.config.model_copy(update={"source": source})

@@ -1,4 +1,4 @@
-"""A change log that is full: capture waits with its connection alive, loses nothing, and goes on by itself."""
+"""A full change log: capture waits with its connection alive, loses nothing, and continues automatically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capturing import PATIENCE, SLOT, CapturedGroup
 from servers import Database, running_server
 from waiting import wait_until
 from wal2lake.capture.report import CaptureReport, CaptureState
-from wal2lake.changelog.budget import Level
+from wal2lake.changelog.budget import FillLevel
 from wal2lake.config import ChangelogConfig
 from wal2lake.errors import ConnectionFailed
 from wal2lake.position import Lsn
@@ -53,10 +53,10 @@ class Full:
         for manifest in self.group.log.after(self._upto):
             self._upto = manifest.number
             for segment in manifest.tables[oid].segments:
-                self.taken += pq.read_table(self.group.log.path(segment), columns=["id"]).column("id").to_pylist()
+                self.taken += pq.read_table(self.group.log.uri(segment), columns=["id"]).column("id").to_pylist()
         self.group.log.retire(self._upto)
 
-    def reaches(self, level: Level) -> CaptureReport:
+    def reaches(self, level: FillLevel) -> CaptureReport:
         report = self.group.capture.wait_for(lambda r: r.budget.level is level, PATIENCE)
         assert report.budget.level is level, report
         return report
@@ -97,7 +97,7 @@ def test_capture_waits_while_the_log_is_full_and_goes_on_when_it_is_not(full: Fu
         lambda: full.database.value("SELECT clock_timestamp() - %s > interval '3 s'", [began]), 30, "time passes"
     )
     waited = full.group.capture.report()
-    assert (waited.state, waited.error, waited.budget.level) == (CaptureState.STREAMING, None, Level.FULL)
+    assert (waited.state, waited.error, waited.budget.level) == (CaptureState.STREAMING, None, FillLevel.FULL)
     assert full.reader() == reader
     assert full.group.confirmed() <= full.group.log.position() < Lsn.parse(until), "the slot holds what came later"
 
@@ -110,7 +110,7 @@ def test_capture_waits_while_the_log_is_full_and_goes_on_when_it_is_not(full: Fu
     full.take_out()
     full.write(1, rows=1)
     full.group.catch_up()
-    full.reaches(Level.OK)
+    full.reaches(FillLevel.OK)
 
 
 def test_a_transaction_larger_than_the_whole_budget_is_taken(full: Full) -> None:
@@ -126,7 +126,7 @@ def test_capture_that_waits_can_be_stopped_and_waits_again_after_a_start(full: F
     full.fill()
     assert full.group.stop().state is CaptureState.STOPPED
     full.group.start()
-    full.reaches(Level.FULL)
+    full.reaches(FillLevel.FULL)
     full.write(2)
     until = Lsn.parse(full.database.value("SELECT pg_current_wal_lsn()::text"))
     wait_until(lambda: full.logged_up_to(until), PATIENCE, full.group.capture.report)

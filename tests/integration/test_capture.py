@@ -17,15 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from capturing import GROUP, PATIENCE, SLOT, CapturedGroup
+from changelogs import directory_of
 from servers import Database, fresh_database
 from waiting import wait_until
 from wal2lake import faults
 from wal2lake.capture.report import CaptureState
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import SlotLost, SourceReplaced
 from wal2lake.position import Lsn
-from wal2lake.source import connect, mark, slot
+from wal2lake.source import connect, mark
+from wal2lake.source.publishing import slot
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def test_nothing_is_acknowledged_before_the_transaction_is_published(captured: C
     rows = captured.changes("public.t")
     assert [row["id"] for row in rows] == list(range(20002))
     segments = [s for m in captured.log.after(0) for cut in m.tables.values() for s in cut.segments]
-    pieces = max(pq.ParquetFile(captured.log.path(segment)).num_row_groups for segment in segments)
+    pieces = max(pq.ParquetFile(captured.log.uri(segment)).num_row_groups for segment in segments)
     assert pieces > 1, "the transaction was to come in pieces"
     for told, logged in seen:
         assert not [row["id"] for row in rows if logged <= row["_commit_lsn"] < told], f"{told} told, {logged} logged"
@@ -153,13 +155,16 @@ def test_a_kill_at_a_named_point_loses_and_repeats_nothing(
     assert report.error is not None and "exit status -9" in str(report.error)
     monkeypatch.delenv("WAL2LAKE_FAULT")
     captured.stop()
-    files = list((captured.log.directory / "segments").glob("*/*.parquet"))
+    files = list((directory_of(captured.log) / "segments").glob("*/*.parquet"))
     assert files, "the point was not reached"
     captured.start()
     captured.catch_up()
     assert [row["id"] for row in captured.changes("public.t")] == list(range(1, 101))
     named = {s.file for m in captured.log.after(0) for cut in m.tables.values() for s in cut.segments}
-    left = {path.relative_to(captured.log.directory).as_posix() for path in captured.log.directory.rglob("*.parquet")}
+    left = {
+        path.relative_to(directory_of(captured.log)).as_posix()
+        for path in directory_of(captured.log).rglob("*.parquet")
+    }
     assert left == named
 
 
@@ -264,13 +269,13 @@ def test_a_spilled_transaction_that_is_cut_off_leaves_nothing(captured: Captured
     captured.start()
     captured.catch_up()
     captured.database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 30000) i")
-    wait_until(lambda: list(captured.log.directory.rglob("*.parquet")), 20, "a segment to be spilled")
+    wait_until(lambda: list(directory_of(captured.log).rglob("*.parquet")), 20, "a segment to be spilled")
     os.kill(captured.capture.pid or 0, signal.SIGKILL)
     captured.catch_up()
     assert [row["id"] for row in captured.changes("public.t")] == list(range(1, 30001))
     (manifest,) = captured.log.after(0)
     named = {segment.file for segment in manifest.tables[captured.oid("public.t")].segments}
-    assert len(list(captured.log.directory.rglob("*.parquet"))) == len(named)
+    assert len(list(directory_of(captured.log).rglob("*.parquet"))) == len(named)
 
 
 def test_rolled_back_work_is_not_logged(captured: CapturedGroup) -> None:
@@ -366,7 +371,7 @@ def test_a_slot_dropped_while_streaming_is_refused(captured: CapturedGroup) -> N
     assert isinstance(captured.fails().error, SlotLost)
 
 
-def test_a_slot_made_anew_is_refused(captured: CapturedGroup) -> None:
+def test_a_re_created_slot_is_refused(captured: CapturedGroup) -> None:
     made(captured)
     with connect(captured.config.source) as conn:
         slot.drop(conn, SLOT)
@@ -377,7 +382,7 @@ def test_a_slot_made_anew_is_refused(captured: CapturedGroup) -> None:
     assert isinstance(error, SlotLost) and "re-created" in str(error)
 
 
-def test_a_slot_advanced_by_somebody_else_is_refused(captured: CapturedGroup) -> None:
+def test_a_slot_advanced_by_another_program_is_refused(captured: CapturedGroup) -> None:
     made(captured)
     captured.database.execute("INSERT INTO t VALUES (1, 'skipped')")
     with connect(captured.config.source) as conn:
@@ -387,7 +392,7 @@ def test_a_slot_advanced_by_somebody_else_is_refused(captured: CapturedGroup) ->
     assert isinstance(captured.fails().error, SlotLost)
 
 
-def test_positions_told_to_an_idle_slot_are_known_at_the_next_start(captured: CapturedGroup) -> None:
+def test_positions_acknowledged_to_an_idle_slot_are_known_at_the_next_start(captured: CapturedGroup) -> None:
     made(captured)
     captured.start()
     report = captured.catch_up()
@@ -400,7 +405,7 @@ def test_positions_told_to_an_idle_slot_are_known_at_the_next_start(captured: Ca
 
 def test_another_cluster_is_refused(captured: CapturedGroup) -> None:
     made(captured)
-    file = captured.log.directory / "group.json"
+    file = directory_of(captured.log) / "group.json"
     file.write_text(file.read_text().replace(captured.log.origin.system_identifier, "1234567890"))
     captured.start()
     assert isinstance(captured.fails().error, SourceReplaced)
@@ -508,6 +513,6 @@ def test_after_a_gap_the_log_goes_on_with_a_new_start(captured: CapturedGroup) -
     captured.start()
     captured.database.execute("INSERT INTO t VALUES (3, 'x')")
     captured.catch_up()
-    fresh = ChangeLog(captured.config.changelog_path, GROUP)
+    fresh = ChangeLog(storage_for(captured.config.changelog_path), GROUP)
     assert [m.number for m in fresh.after(0)] == [1, 2, 3]
     assert fresh.stretch.lsn > before and fresh.read(2).from_lsn == fresh.stretch.lsn

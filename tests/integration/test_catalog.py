@@ -9,8 +9,12 @@ import pytest
 from servers import Database
 from wal2lake.config import SourceConfig, TableConfig
 from wal2lake.errors import ConfigError
-from wal2lake.schema import Identity, TableId, TableSchema
-from wal2lake.source import Connection, catalog, connect, copy_plan, matching, slot
+from wal2lake.schema import ReplicaIdentity, TableId, TableSchema
+from wal2lake.source import Connection, connect
+from wal2lake.source.copies import copy_plan
+from wal2lake.source.publishing import slot
+from wal2lake.source.tables import catalog, matching
+from wal2lake.source.tables.catalog_table import GENERATED_PUBLISHED_SINCE
 
 
 @pytest.fixture
@@ -42,14 +46,14 @@ def test_a_key_is_found_by_name_behind_dropped_columns_and_in_its_own_order(
 @pytest.mark.parametrize(
     ("identity", "key", "expected"),
     [
-        ("DEFAULT", ("id",), Identity.DEFAULT),
-        ("FULL", (), Identity.FULL),
-        ("NOTHING", (), Identity.NOTHING),
-        ("USING INDEX other", ("u", "w"), Identity.INDEX),
+        ("DEFAULT", ("id",), ReplicaIdentity.DEFAULT),
+        ("FULL", (), ReplicaIdentity.FULL),
+        ("NOTHING", (), ReplicaIdentity.NOTHING),
+        ("USING INDEX other", ("u", "w"), ReplicaIdentity.INDEX),
     ],
 )
 def test_the_replica_identity_decides_the_key(
-    conn: Connection, database: Database, identity: str, key: tuple[str, ...], expected: Identity
+    conn: Connection, database: Database, identity: str, key: tuple[str, ...], expected: ReplicaIdentity
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL, w int NOT NULL, x int)")
     database.execute("CREATE UNIQUE INDEX other ON t (u, w) INCLUDE (x)")
@@ -87,7 +91,7 @@ def test_a_table_without_a_key_has_none(conn: Connection, database: Database) ->
     assert schema.key == () and schema.insert_only
 
 
-def test_types_are_looked_through_domains_and_arrays(conn: Connection, database: Database) -> None:
+def test_types_of_domains_and_arrays_are_resolved(conn: Connection, database: Database) -> None:
     database.execute(
         "CREATE DOMAIN price AS numeric(10,2); CREATE DOMAIN prices AS price[]; CREATE TYPE mood AS ENUM ('a')"
     )
@@ -115,7 +119,7 @@ def test_generated_columns_are_in_the_schema_where_the_server_publishes_them(
     conn: Connection, database: Database
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, s int GENERATED ALWAYS AS (id * 2) STORED)")
-    published = conn.info.server_version >= catalog.GENERATED_PUBLISHED_SINCE
+    published = conn.info.server_version >= GENERATED_PUBLISHED_SINCE
     if published:
         database.execute("ALTER TABLE t ADD v int GENERATED ALWAYS AS (id * 3) VIRTUAL")
     assert described(conn, database, "t").names == (("id", "s") if published else ("id",))
@@ -126,16 +130,16 @@ def test_a_partitioned_table_takes_its_leaves_identity(conn: Connection, databas
     database.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10) PARTITION BY LIST (id)")
     database.execute("CREATE TABLE t1a PARTITION OF t1 FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t DEFAULT")
     schema = described(conn, database, "t")
-    assert (schema.partitioned, schema.key, schema.identity) == (True, ("id",), Identity.DEFAULT)
+    assert (schema.partitioned, schema.key, schema.identity) == (True, ("id",), ReplicaIdentity.DEFAULT)
     root = oid(database, "t")
     assert [leaf.id.name for leaf in catalog.leaves(conn, [root])[root]] == ["t1a", "t2"]
     assert catalog.tables(conn, [oid(database, "t1a")])[oid(database, "t1a")].root == root
     assert "id = 1" in (catalog.partition_predicate(conn, oid(database, "t1a")) or "")
     database.execute("ALTER TABLE t1a REPLICA IDENTITY FULL")
-    assert described(conn, database, "t").identity is Identity.DEFAULT
+    assert described(conn, database, "t").identity is ReplicaIdentity.DEFAULT
     database.execute("ALTER TABLE t2 REPLICA IDENTITY FULL")
     schema = described(conn, database, "t")
-    assert (schema.key, schema.identity) == (("id",), Identity.FULL)
+    assert (schema.key, schema.identity) == (("id",), ReplicaIdentity.FULL)
 
 
 def test_a_table_that_is_gone_is_left_out(conn: Connection) -> None:
@@ -163,7 +167,7 @@ def test_copy_source_has_sizes_without_statistics_and_keeps_children_out(conn: C
     copied = copy_plan.copy_source(conn, source, described(conn, database, "t"))
     assert copied.heaps[0].sql_name == 'ONLY "public"."t"' and copied.heaps[0].pages > 10
     assert copied.heaps[0].average_row_bytes >= 1 and empty.heaps[0].pages == 1
-    assert copied.wires[1].sql == '"q""`"' and copied.wires[1].spark == '`q"```'
+    assert copied.copy_columns[1].sql == '"q""`"' and copied.copy_columns[1].spark == '`q"```'
     database.execute("ANALYZE t")
     assert 500 < copy_plan.copy_source(conn, source, described(conn, database, "t")).heaps[0].average_row_bytes < 5000
     assert "password" not in repr(copied)

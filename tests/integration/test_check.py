@@ -11,16 +11,17 @@ import pytest
 
 from conftest import ConfigFactory
 from servers import Database
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.cli import main
 from wal2lake.config import load_config
 from wal2lake.position import Lsn
-from wal2lake.preflight.collect import Finding, Level, check
-from wal2lake.source import publication
-from wal2lake.source.connect import connect, server_facts
-from wal2lake.source.facts import heap_facts
-from wal2lake.source.slot import slot_name
-from wal2lake.state import StateStore
+from wal2lake.preflight.collect import Finding, Severity, check
+from wal2lake.source.publishing import publication
+from wal2lake.source.publishing.slot import slot_name
+from wal2lake.source.sessions.connect import connect
+from wal2lake.source.sessions.server import server_facts
+from wal2lake.source.tables.facts import heap_facts
+from wal2lake.state.postgres import PostgresStateStore
 
 
 def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:
@@ -30,7 +31,7 @@ def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:
 def test_a_database_that_is_ready_has_nothing_that_blocks(database: Database, config: ConfigFactory) -> None:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10,2), at timestamptz)")
     findings = check(config())
-    assert [finding for finding in findings if finding.level is not Level.NOTES] == []
+    assert [finding for finding in findings if finding.level is not Severity.NOTES] == []
 
 
 def test_each_relation_is_judged_by_what_it_is(database: Database, config: ConfigFactory) -> None:
@@ -48,7 +49,7 @@ def test_each_relation_is_judged_by_what_it_is(database: Database, config: Confi
         """
     )
     found = by_object(check(config(groups=[{"name": "default", "tables": ["public.*", "none.*", "public.gone"]}])))
-    warned = {name for name, finding in found.items() if finding.level is Level.WARNS}
+    warned = {name for name, finding in found.items() if finding.level is Severity.WARNS}
     assert warned == {"none.*"}
     blocking = {"public.keyless", "public.deferred", "public.parted", "public.gone"}
     assert {name for name, finding in found.items() if finding.blocks} == blocking
@@ -56,7 +57,7 @@ def test_each_relation_is_judged_by_what_it_is(database: Database, config: Confi
         assert "append_only = true" in found[name].consequence
         database.execute(found[name].fix)
     assert {finding.object for finding in check(config()) if finding.blocks} == set()
-    notes = {name for name, finding in found.items() if finding.level is Level.NOTES}
+    notes = {name for name, finding in found.items() if finding.level is Severity.NOTES}
     assert {"public.fleeting", "public.seen", "type interval", "type integer[]", "type numeric"} <= notes
 
 
@@ -78,7 +79,7 @@ def test_leaves_that_are_tables_are_judged_one_by_one(database: Database, config
         "empty": {"where": "true"},
     }
     found = by_object(check(config(groups=[group], tables=masks)))
-    told = {name: finding for name, finding in found.items() if finding.level is not Level.NOTES}
+    told = {name: finding for name, finding in found.items() if finding.level is not Severity.NOTES}
     assert told == {}
     notes = {name for name in found if name.startswith("public.")}
     assert notes == {"public.parted_3"} and "unlogged" in found["public.parted_3"].consequence
@@ -118,26 +119,41 @@ def test_one_run_of_the_script_gives_an_ordinary_role_all_that_it_needs(
         script = capsys.readouterr().out
         assert all(line.startswith("--") or line.endswith(";") for line in script.splitlines()), script
         database.execute(script)
+        # The tables of others are published for it.
+        file.write_text(file.read_text() + 'publication = "wal2lake_default_tables"\n')
         assert main(["-c", str(file), "check", "--sql"]) == 0
         assert capsys.readouterr().out == ""
-        # What is made and owned needs no right to make it.
-        source = load_config(file)
-        store = StateStore(source.source.dsn.get_secret_value())
+        # A schema that was made for the role needs no right to make it.
+        store = PostgresStateStore(load_config(file).source.dsn.get_secret_value())
         store.create()
         store.close()
-        with connect(source.source) as conn:
-            assert publication.ensure(conn, publication.publication_name("default"), [])
-        database.execute(f'REVOKE CREATE ON DATABASE "{database.name}" FROM {role}')
         assert main(["-c", str(file), "check"]) == 0
     finally:
         roles = f"{role}, {role}_boss"
         database.execute(f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
 
 
+def test_what_is_made_and_owned_needs_no_right_to_make_it(database: Database, config: ConfigFactory) -> None:
+    role = f"{database.name}_poor"
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'; GRANT CREATE ON DATABASE {database.name} TO {role};"
+        f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {role}"
+    )
+    made = config(source={"dsn": f"{database.dsn}?user={role}&password=x"})
+    try:
+        store = PostgresStateStore(made.source.dsn.get_secret_value())
+        store.create()
+        store.close()
+        with connect(made.source) as conn:
+            assert publication.ensure(conn, publication.publication_name("default"), [])
+        database.execute(f"REVOKE CREATE ON DATABASE {database.name} FROM {role}")
+        assert not [finding for finding in check(made) if finding.blocks]
+    finally:
+        database.execute(f"REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 @pytest.mark.parametrize("by_filter", [False, True])
-def test_a_table_that_somebody_has_locked_does_not_hold_up_the_check(
-    database: Database, config: ConfigFactory, by_filter: bool
-) -> None:
+def test_a_locked_table_does_not_delay_the_check(database: Database, config: ConfigFactory, by_filter: bool) -> None:
     database.execute(
         """
         CREATE TABLE plain (id int PRIMARY KEY); INSERT INTO plain SELECT generate_series(1, 999); ANALYZE plain;
@@ -154,8 +170,8 @@ def test_a_table_that_somebody_has_locked_does_not_hold_up_the_check(
             findings = pool.submit(check, made).result(20)
         finally:
             other.rollback()
-    told = [finding for finding in findings if finding.level is not Level.NOTES]
-    assert [finding.level for finding in told] == ([Level.WARNS] if by_filter else [])
+    told = [finding for finding in findings if finding.level is not Severity.NOTES]
+    assert [finding.level for finding in told] == ([Severity.WARNS] if by_filter else [])
     with connect(made.source) as conn:
         (unmeasured,) = heap_facts(conn, [database.value("SELECT 'plain'::regclass::oid::int8")])
     assert unmeasured.bytes > 0
@@ -177,7 +193,7 @@ def test_a_slot_and_a_change_log_that_do_not_belong_together_are_noticed(
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     made = config(groups=[{"name": "apart"}])
-    log = ChangeLog(made.changelog_path, "apart")
+    log = ChangeLog(storage_for(made.changelog_path), "apart")
     with connect(made.source) as conn:
         facts = server_facts(conn)
     name = slot_name("apart", database.name)
@@ -198,10 +214,10 @@ def test_an_override_that_cannot_carry_a_column_blocks(database: Database, confi
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     found = by_object(check(config(tables={"a": {"types": {"id": "date"}}, "b": {}})))
     assert found["tables"].blocks
-    assert found["[tables.'public.b']"].level is Level.WARNS
+    assert found["[tables.'public.b']"].level is Severity.WARNS
 
 
-def test_a_table_wanted_by_two_groups_blocks(database: Database, config: ConfigFactory) -> None:
+def test_a_table_in_two_groups_blocks(database: Database, config: ConfigFactory) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     found = by_object(check(config(groups=[{"name": "x"}, {"name": "y", "tables": ["public.a"]}])))
     assert found["public.a"].blocks

@@ -1,4 +1,4 @@
-"""What `check` says to do is done as it is printed, SQL by pasting it into psql; then check has nothing to say of it."""
+"""The fixes of `check` are executed as printed, SQL in psql; afterwards check has no findings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from servers import Database, fresh_database, running_server, server_major
 from wal2lake.cli import main
 from wal2lake.config import Config
 from wal2lake.demo.server import find_binaries
-from wal2lake.preflight.collect import Finding, Level, check
+from wal2lake.preflight.collect import Finding, Severity, check
 from wal2lake.quoting import identifier
 from wal2lake.schema import TableId
-from wal2lake.source.slot import slot_name
-from wal2lake.state import GroupRecord, StateStore, TableRecord
+from wal2lake.source.publishing.slot import slot_name
+from wal2lake.state import GroupRecord, TableRecord
 from wal2lake.state.lifecycle import GroupState, TableState
+from wal2lake.state.postgres import PostgresStateStore
 
 AWKWARD = 'it\'s "a" $$.b\\ c'
 
@@ -35,7 +36,7 @@ def paste(database: Database, statements: str) -> None:
 
 def told(config: Config) -> dict[str, Finding]:
     """What is more than a note, by object."""
-    return {finding.object: finding for finding in check(config) if finding.level is not Level.NOTES}
+    return {finding.object: finding for finding in check(config) if finding.level is not Severity.NOTES}
 
 
 def fixed(database: Database, config: Config, *objects: str) -> dict[str, Finding]:
@@ -127,7 +128,7 @@ def test_a_server_that_grants_replication_by_a_role(database: Database, config: 
 
 @fixes("judge_role: ALTER … … OWNER TO …;")
 def test_what_wal2lake_has_made_and_another_role_owns(database: Database, config: ConfigFactory, poor: str) -> None:
-    store = StateStore(database.dsn)
+    store = PostgresStateStore(database.dsn)
     store.create()
     store.close()
     database.execute(
@@ -178,7 +179,7 @@ def test_tables_whose_updates_postgresql_would_refuse(database: Database, config
 
 
 @fixes("full_rows: ALTER TABLE … REPLICA IDENTITY FULL;")
-def test_partitions_whose_keys_do_not_tell_the_rows_of_the_whole_table_apart(
+def test_partitions_whose_keys_do_not_identify_rows_of_the_whole_table(
     database: Database, config: ConfigFactory
 ) -> None:
     made = [(f'"leaf {i}"', i) for i in range(2)]
@@ -248,7 +249,7 @@ def test_what_commands_have_stopped(database: Database, config: ConfigFactory, t
     run("wal2lake groups disable default")
     id = TableId("public", AWKWARD)
     table = str(id)
-    store, oid = StateStore(database.dsn), database.value("SELECT %s::regclass::oid::int8", [name])
+    store, oid = PostgresStateStore(database.dsn), database.value("SELECT %s::regclass::oid::int8", [name])
     store.save_tables([TableRecord("default", oid, id, TableState.STREAMING)])
     run(f"wal2lake tables remove {shlex.quote(table)}")
     store.save_group(GroupRecord("former", GroupState.STOPPED, "a_slot", "wal"))

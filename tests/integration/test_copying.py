@@ -1,4 +1,4 @@
-"""A table is held still for its copy while others have it, or parts of it, locked."""
+"""A table is locked for its copy while other sessions hold locks on it, or on parts of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import SourceRefused
 from wal2lake.schema import TableSchema
-from wal2lake.source import catalog, connect, copying, slot
+from wal2lake.source import connect
+from wal2lake.source.copies import copying
+from wal2lake.source.publishing import slot
+from wal2lake.source.tables import catalog
 
 
 def test_partitions_are_locked_in_waits_too_short_to_abort_a_migration(database: Database) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from decoding import KINDS, Source
+from inline_decoder import Cut
 from servers import Database, can_declare
-from wal2lake.decode import Cut
-from wal2lake.pgtypes import Kind
+from wal2lake.types import Kind
 
 
 @pytest.fixture

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import psycopg
 import pytest
 
-from servers import Database, fresh_database, running_server
+from servers import Database, fresh_database, tls_server
 from waiting import wait_until
 from wal2lake.config import SourceConfig
-from wal2lake.demo.server import EmbeddedServer
 from wal2lake.position import Lsn
-from wal2lake.source import connect, mark, slot
-from wal2lake.source.stream import ReplicationStream
+from wal2lake.source import connect, mark
+from wal2lake.source.publishing import slot
+from wal2lake.source.streaming.stream import ReplicationStream
 
 SLOT = "wal2lake_s"
 
@@ -48,27 +41,3 @@ def test_a_connection_with_tls_is_read_by_libpq(database: Database) -> None:
         assert sum(message[25:26] == b"I" for message in messages) == 20000
         slots = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots"
         assert Lsn.parse(encrypted.value(slots)) == end
-
-
-@contextmanager
-def tls_server() -> Iterator[EmbeddedServer]:
-    with running_server() as server, psycopg.connect(server.dsn(), autocommit=True) as admin:
-        key, certificate = (server.data / name for name in ("server.key", "server.crt"))
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-             "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True,
-        )  # fmt: skip
-        owner = server.data.stat()
-        for each in (key, certificate):
-            os.chown(each, owner.st_uid, owner.st_gid)
-            each.chmod(0o600)
-        admin.execute("ALTER SYSTEM SET ssl = on")
-        admin.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: _takes_tls(server), 10, "TLS to be on")
-        yield server
-
-
-def _takes_tls(server: EmbeddedServer) -> bool:
-    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(f"{server.dsn()}?sslmode=require"):
-        return True
-    return False

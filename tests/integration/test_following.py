@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from capture_modes import group
 from oracle import assert_equal_tables
 from servers import Database, fresh_database, server_major
 from wal2lake.config import Config
@@ -359,8 +360,11 @@ class Outcome:
     results: tuple[OnceResult, OnceResult]
 
 
-@pytest.fixture(scope="module")
-def outcome(server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+@pytest.fixture(scope="module", params=["auto", pytest.param("poll", marks=pytest.mark.slow)])
+def outcome(
+    request: pytest.FixtureRequest, server: EmbeddedServer, spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Outcome]:  # fmt: skip
     lake = tmp_path_factory.mktemp("following") / "lake"
     with fresh_database(server) as database:
         for statement in (s for scenario in SCENARIOS for s in scenario.before):
@@ -368,7 +372,7 @@ def outcome(server: EmbeddedServer, spark: SparkSession, tmp_path_factory: pytes
         config = Config(
             source={"dsn": database.dsn},
             lake={"path": str(lake)},
-            groups=[{"name": "default", "tables": ["public.*", '"Other Schema".*'], "flush_interval": 0.2}],
+            groups=[group(capture=request.param, tables=["public.*", '"Other Schema".*'], flush_interval=0.2)],
             tables={name: {"append_only": True} for name in ("log_lines", "log_lines_emptied")},
         )
         copied = Mirror(config, spark).run_once()

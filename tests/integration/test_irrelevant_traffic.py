@@ -1,4 +1,4 @@
-"""A dense flow of transactions that have nothing for a group: the slot is told once a second all the same."""
+"""A dense flow of transactions without mirrored rows: the slot is acknowledged once a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from proof_size import proof_size
 from servers import Database
 from waiting import wait_until
 from wal2lake.position import Lsn
-from wal2lake.source import connect, server_facts, slot
+from wal2lake.source import connect, server_facts
+from wal2lake.source.publishing import slot
 
 
 @contextmanager
@@ -45,7 +46,7 @@ LOOK_SECONDS = 0.02
 
 
 def longest_pause(group: CapturedGroup, seconds: float) -> float:
-    """The longest time within which the slot was told nothing new."""
+    """The longest time without a new acknowledgement."""
     query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'wal2lake_g_test'"
     longest, before = 0.0, ""
     with psycopg.connect(group.database.dsn, autocommit=True) as connection:

@@ -14,9 +14,9 @@ from oracle import assert_equal_tables, table_directory
 from servers import Database
 from wal2lake.errors import CopyFailed, ForeignTable, TableError
 from wal2lake.lake import Lake
-from wal2lake.lake import initial_copy as copying
-from wal2lake.pgtypes import LakeType, wire
+from wal2lake.lake.copying import initial_copy as copying
 from wal2lake.schema import TableId
+from wal2lake.types import LakeType, copy_column
 
 ODD_NAMES = [
     TableId("public", "Capital Table"),
@@ -56,7 +56,7 @@ def test_copy_holds_the_rows_and_the_position(lake: Lake, database: Database, pa
 @pytest.mark.parametrize(("type_name", "oid"), [("timestamp", 1114), ("timestamptz", 1184)])
 def test_each_microsecond_travels_as_itself(database: Database, type_name: str, oid: int) -> None:
     lake_type = LakeType.parse(type_name)
-    sql = wire("v", "`v`", oid, -1, 0, {}, lake_type).sql
+    sql = copy_column("v", "`v`", oid, -1, 0, {}, lake_type).sql
     # Both sides of where the quick way begins and ends, and where a double is coarsest, with every kind of fraction.
     database.execute(f"""
         CREATE TABLE t AS
@@ -215,7 +215,7 @@ def test_a_drop_that_was_cut_off_is_finished_by_the_next(
     assert not list((path / "_wal2lake" / "copies").iterdir())
 
 
-def test_missing_table_stands_nowhere(lake: Lake) -> None:
+def test_missing_table_has_no_position(lake: Lake) -> None:
     assert lake.applied(TableId("public", "never"), "x/1/1") is None
 
 

@@ -1,4 +1,4 @@
-"""Reading, decoding, writing and publishing side by side: what goes on, what waits, and what an error leaves behind."""
+"""Concurrent reading, decoding, writing and publishing: waits, and the state after errors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from capture_worker import RunningPump
 from capturing import CapturedGroup
+from changelogs import directory_of
 from servers import Database
 from waiting import wait_until
 from wal2lake import faults
@@ -132,7 +133,7 @@ def test_reading_that_waits_for_room_goes_on_by_itself(
 def test_an_error_while_segments_are_written_loses_nothing(
     captured: CapturedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_the_way = captured.log.directory / "segments" / str(captured.oid("t"))
+    in_the_way = directory_of(captured.log) / "segments" / str(captured.oid("t"))
     in_the_way.parent.mkdir(exist_ok=True)
     in_the_way.write_text("a file where a directory belongs")
     before = captured.confirmed()
@@ -167,10 +168,10 @@ def test_an_error_before_a_manifest_holds_back_the_manifests_after_it(
         worker.catch_up()
     assert [row["id"] for row in captured.changes("public.t")] == [1, 2]
     named = {s.file for m in captured.log.after(0) for cut in m.tables.values() for s in cut.segments}
-    assert len(list(captured.log.directory.rglob("*.parquet"))) == len(named)
+    assert len(list(directory_of(captured.log).rglob("*.parquet"))) == len(named)
 
 
-def test_an_error_that_stays_is_told_all_the_time_and_tried_less_and_less_often(
+def test_a_permanent_error_is_reported_all_the_time_and_retried_with_backoff(
     captured: CapturedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[float] = []

@@ -1,4 +1,4 @@
-"""What is read of a lake table without Spark is what Iceberg itself says."""
+"""Metadata of a lake table that is read without Spark equals that of Iceberg itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from conftest import ConfigFactory
 from lake_history import copied
 from servers import Database
-from wal2lake.lake import Lake, without_spark
+from wal2lake.lake import Lake
 from wal2lake.lake.format import Record
+from wal2lake.lake.iceberg import without_spark
 from wal2lake.position import LakeVersion, Lsn
 from wal2lake.schema import TableId
 

@@ -1,4 +1,4 @@
-"""Row filters, column lists and named publications against a real server: what is described, published and refused."""
+"""Row filters, column lists and named publications on a real server: descriptions, publications and refusals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from servers import Database
 from wal2lake.config import Config
 from wal2lake.errors import ConfigError
 from wal2lake.mirror import Mirror
-from wal2lake.pgtypes import STRING, Masking
 from wal2lake.preflight.collect import check
 from wal2lake.schema import TableSchema
-from wal2lake.source import publication, selection
-from wal2lake.source.connect import connect
 from wal2lake.source.database import Source
+from wal2lake.source.publishing import publication
+from wal2lake.source.sessions.connect import connect
+from wal2lake.source.tables import selection
+from wal2lake.types import STRING, Masking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -225,7 +226,7 @@ def test_a_named_publication_says_tables_rows_and_columns(narrowed: Database, co
          "public.parts is not in publication theirs", 'ALTER PUBLICATION "theirs" ADD TABLE "public"."parts"'),
         ("CREATE PUBLICATION theirs FOR TABLE t, parts WITH (publish_via_partition_root = true)", {}, {},
          "without their partitions", "publish_via_partition_root = false"),
-        ("CREATE PUBLICATION theirs FOR TABLE t", {}, {"t": {"columns": ["id"]}}, "chosen by publication theirs",
+        ("CREATE PUBLICATION theirs FOR TABLE t", {}, {"t": {"columns": ["id"]}}, "selects columns and rows",
          "ALTER PUBLICATION"),
     ],
 )  # fmt: skip

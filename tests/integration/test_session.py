@@ -1,4 +1,4 @@
-"""Sessions of every kind have the settings that `source/session.py` lists, whatever role, database and environment say."""
+"""Sessions of every kind have the settings that `source/sessions/session.py` lists, whatever role, database and environment say."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from oracle import assert_equal_tables
 from servers import Database
 from wal2lake.config import Config, SourceConfig
 from wal2lake.mirror import Mirror
-from wal2lake.source.connect import connect, replication_connect
-from wal2lake.source.session import SETTINGS, SHOW, differing
-from wal2lake.state.connection import open_session
+from wal2lake.source.sessions.connect import connect, replication_connect
+from wal2lake.source.sessions.session import SETTINGS, SHOW, differing
+from wal2lake.state.postgres.connection import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

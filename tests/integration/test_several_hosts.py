@@ -10,8 +10,8 @@ import pytest
 
 from servers import Database, running_server
 from wal2lake.config import SourceConfig
-from wal2lake.source.connect import connect, jdbc, replication_connect
-from wal2lake.state.connection import open_session
+from wal2lake.source.sessions.connect import connect, jdbc, replication_connect
+from wal2lake.state.postgres.connection import open_session
 
 
 @pytest.fixture

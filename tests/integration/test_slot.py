@@ -14,9 +14,10 @@ from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from wal2lake.schema import TableId
-from wal2lake.source import connect, jdbc, publication, server_facts, slot
-from wal2lake.source import slot as slots
-from wal2lake.source.locking import Patience
+from wal2lake.source import connect, jdbc, server_facts
+from wal2lake.source.publishing import publication, slot
+from wal2lake.source.publishing import slot as slots
+from wal2lake.source.sessions.locking import Patience
 
 SLOT = "wal2lake_made"
 PASSWORD = "hush-hush"
@@ -100,7 +101,7 @@ def test_waiting_for_an_open_transaction_names_who_is_in_the_way(
         named.extend((str(error), error.remedy))
         writer.commit()
 
-    slot.create(source, SLOT, "g", patience=Patience(told=told)).close()
+    slot.create(source, SLOT, "g", patience=Patience(on_wait=told)).close()
     pid = writer.info.backend_pid
     assert f"server process {pid} (unnamed on {database.name})" in named[0]
     assert f"pg_terminate_backend({pid})" in named[1]
@@ -142,18 +143,18 @@ def test_a_prepared_transaction_that_a_slot_waits_for_is_named_with_what_ends_it
         told.append(error)
         database.execute(error.remedy.partition("as in: ")[2])
 
-    with slot.create(source, SLOT, "g", temporary=True, patience=Patience(told=end_it)) as held:
+    with slot.create(source, SLOT, "g", temporary=True, patience=Patience(on_wait=end_it)) as held:
         assert held.alive
     assert f"prepared transaction 'it''s {{{database.name}}}' in database {database.name}" in str(told[0])
 
 
-def test_a_role_without_replication_is_told_what_to_grant(database: Database, plain_role: str) -> None:
+def test_the_error_of_a_role_without_replication_names_the_grant(database: Database, plain_role: str) -> None:
     with pytest.raises((SourceRefused, ConnectionFailed)) as raised:
         slot.create(as_role(database, plain_role), SLOT, "g")
     assert "REPLICATION" in raised.value.remedy
 
 
-def test_the_publication_is_brought_to_exactly_the_wanted_tables(source: SourceConfig, database: Database) -> None:
+def test_the_publication_is_altered_to_exactly_the_desired_tables(source: SourceConfig, database: Database) -> None:
     database.execute('CREATE TABLE a (id int); CREATE TABLE "B c" (id int); CREATE TABLE p (id int)'
                      " PARTITION BY LIST (id); CREATE TABLE child () INHERITS (a)")  # fmt: skip
     ids = {name: (database.value("SELECT %s::regclass::oid::int8", [name]), TableId("public", name.strip('"')))

@@ -1,4 +1,4 @@
-"""The replication stream on its own: what it reads, what it tells the server, and when it gives up."""
+"""The replication stream alone: reading, acknowledging, time-outs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import ConnectionFailed, SlotInUse, SlotLost
 from wal2lake.position import Lsn
-from wal2lake.source import connect, mark, slot
-from wal2lake.source.stream import Patience, ReplicationStream
-from wal2lake.source.wire import choice
+from wal2lake.source import connect, mark
+from wal2lake.source.publishing import slot
+from wal2lake.source.streaming.stream import ReplicationStream, StreamTimeouts
+from wal2lake.source.streaming.wire import choice
 
 SLOT, PUBLICATION = "wal2lake_s", "a \"publication\", with 'quotes'"
 
@@ -44,8 +45,15 @@ def start(source: SourceConfig) -> Lsn:
         return held.snapshot.lsn
 
 
-def opened(source: SourceConfig, at: Lsn, patience: Patience | None = None) -> ReplicationStream:
+def opened(source: SourceConfig, at: Lsn, patience: StreamTimeouts | None = None) -> ReplicationStream:
     return ReplicationStream(source, SLOT, PUBLICATION, at, group="s", patience=patience)
+
+
+def reopened(source: SourceConfig, database: Database, at: Lsn) -> ReplicationStream:
+    """A stream after another one, which the server may end a moment after its connection."""
+    active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+    wait_until(lambda: not database.value(active), 20, "the slot is free")
+    return opened(source, at)
 
 
 def read_until(stream: ReplicationStream, end: Lsn) -> list[bytes]:
@@ -87,16 +95,16 @@ def test_the_same_transactions_come_again_until_they_are_acknowledged(source: So
         end = mark(conn)
     seen = []
     for _ in range(2):
-        with opened(source, at) as stream:
+        with reopened(source, database, at) as stream:
             messages = read_until(stream, end)
             seen.append([message[25:] for message in messages if message[25:26] in (b"B", b"I", b"C")])
     assert seen[0] == seen[1]
     first_end = Lsn(struct.unpack_from(">Q", seen[0][2], 10)[0])
-    with opened(source, at) as stream:
+    with reopened(source, database, at) as stream:
         stream.acknowledge(first_end)
         wait_until(lambda: stream.read(0.05) is not None and confirmed(database) == first_end, 10, "confirmation")
         stream.finish()
-    with opened(source, first_end) as stream:
+    with reopened(source, database, first_end) as stream:
         messages = read_until(stream, end)
     assert [m[25:] for m in messages if m[25:26] in (b"B", b"I", b"C")] == seen[0][3:]
 
@@ -120,7 +128,7 @@ def confirmed(database: Database) -> Lsn:
 
 
 def test_a_status_update_goes_out_by_itself(source: SourceConfig, database: Database) -> None:
-    with opened(source, start(source), Patience(status=0.2)) as stream:
+    with opened(source, start(source), StreamTimeouts(status=0.2)) as stream:
         query = (
             "SELECT reply_time FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
             f" WHERE slot_name = '{SLOT}'"
@@ -139,7 +147,7 @@ def test_a_server_that_has_gone_silent_is_given_up(source: SourceConfig, databas
     url = urlsplit(database.dsn)
     with Proxy(url.hostname or "127.0.0.1", url.port or 5432) as proxy:
         through = urlunsplit(url._replace(netloc=url.netloc.rpartition(":")[0] + f":{proxy.port}"))
-        patience = Patience(status=0.1, ask=0.3, give_up=0.7)
+        patience = StreamTimeouts(status=0.1, ask=0.3, give_up=0.7)
         with opened(SourceConfig(dsn=through), at, patience) as stream:
             began = time.monotonic()
             while time.monotonic() - began < 2:

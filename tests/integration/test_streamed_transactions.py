@@ -15,21 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 from psycopg.pq import ExecStatus
 
+from changelogs import directory_of, file_of
+from inline_decoder import Cut, InlineDecoder
 from servers import Database
 from waiting import wait_until
 from wal2lake.capture.pipeline import Pipeline
-from wal2lake.capture.speculative import Ahead
+from wal2lake.capture.speculative import SpeculativeReader
 from wal2lake.capture.spool import Spools
 from wal2lake.capture.streamed_transactions import Demultiplexer, Streamed
-from wal2lake.changelog import ChangeLog
+from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import SourceConfig
-from wal2lake.decode import Cut, DecodedTable, Decoder, Intake, Relation, Target
+from wal2lake.decode import DecodedTable, Intake, Relation, Target
 from wal2lake.decode import intake as intake_module
-from wal2lake.pgtypes import PgType, lake_type
 from wal2lake.position import ZERO
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.source import connect, server_facts
-from wal2lake.source.connect import replication_connect
+from wal2lake.source.sessions.connect import replication_connect
+from wal2lake.types import PgType, lake_type
 
 TABLES = """
     CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -92,7 +94,7 @@ class Reading:
                 " typbasetype::int, typtypmod, typndims FROM pg_type"
             )
         }
-        self._decoder = Decoder(self._resolve, ZERO)
+        self._decoder = InlineDecoder(self._resolve, ZERO)
         self.rows: dict[str, list[dict[str, Any]]] = {}
         self.truncations: list[tuple[int, Any]] = []
         self.transactions = 0
@@ -102,7 +104,7 @@ class Reading:
             Column(c.name, c.type_oid, c.typmod, "?", lake_type(c.type_oid, c.typmod, 0, self._types))
             for c in relation.columns
         )
-        key = tuple(c.name for c in relation.columns if c.key and relation.identity is not Identity.FULL)
+        key = tuple(c.name for c in relation.columns if c.key and relation.identity is not ReplicaIdentity.FULL)
         table = TableId(relation.namespace, relation.name)
         return Target(TableSchema(relation.oid, table, columns, key, relation.identity), len(columns))
 
@@ -135,13 +137,13 @@ class Logging(Reading):
 
     def __init__(self, database: Database, directory: Path, spools: Spools) -> None:
         super().__init__(database)
-        self._log = ChangeLog(directory / "log", "g")
+        self._log = ChangeLog(storage_for(directory / "log"), "g")
         with connect(SourceConfig(dsn=database.dsn)) as conn:
             self._log.create(server_facts(conn), "s")
         self._log.begin(ZERO)
         self.names: dict[int, str] = {}
         self._pipeline = Pipeline(self._log, self, ZERO)
-        self._ahead = Ahead(self._pipeline)
+        self._ahead = SpeculativeReader(self._pipeline)
         self._intake = Intake()
         self._demultiplexer = Demultiplexer(spools, self._ahead)
 
@@ -150,7 +152,7 @@ class Logging(Reading):
         self.names[relation.oid] = str(target.schema.id)
         return target
 
-    glance = __call__
+    resolve_at_once = __call__
 
     def feed(self, messages: Sequence[bytes]) -> None:
         for item in self._demultiplexer.feed(messages):
@@ -167,13 +169,13 @@ class Logging(Reading):
         self._pipeline.publish()
         wait_until(lambda: bool(self._pipeline.published()), 30, "the manifest")
         self._pipeline.close()
-        left = set(self._log.directory.glob("segments/*/*.parquet"))
+        left = set(directory_of(self._log).glob("segments/*/*.parquet"))
         for manifest in self._log.after(0):
             self.transactions += manifest.transactions
             for oid, cut in sorted(manifest.tables.items()):
                 self.truncations += [(oid, each) for each in cut.truncations]
                 for segment in cut.segments:
-                    path = self._log.path(segment)
+                    path = file_of(self._log, segment)
                     left.remove(path)
                     table = pq.read_table(path)
                     assert table.num_rows == segment.rows

@@ -10,7 +10,7 @@ import pytest
 
 from capturing import CapturedGroup
 from servers import Database
-from wal2lake.observe.tail import Change, tail
+from wal2lake.observe.tail import Change, captured_changes
 from wal2lake.schema import TableId
 
 TABLES = """
@@ -31,10 +31,10 @@ def group(database: Database, tmp_path: Path) -> Iterator[CapturedGroup]:
 
 def held(group: CapturedGroup, lines: int = 100, *tables: str) -> list[Change]:
     wanted = frozenset(map(TableId.parse, tables)) or None
-    return list(tail([group.log], wanted, lines, None))
+    return list(captured_changes([group.log], wanted, lines, None))
 
 
-def test_every_operation_is_told_with_its_values(group: CapturedGroup) -> None:
+def test_every_operation_is_shown_with_its_values(group: CapturedGroup) -> None:
     group.database.execute("INSERT INTO a VALUES (1, 'x', 1.50, '\\x00ff', '2024-01-02 03:04:05Z', 'Infinity')")
     group.database.execute("UPDATE a SET id = 2 WHERE id = 1")
     group.database.execute("DELETE FROM a")
@@ -50,7 +50,7 @@ def test_every_operation_is_told_with_its_values(group: CapturedGroup) -> None:
     assert (truncate["event"], truncate["row"]) == ("public.a.TRUNCATE", None)
 
 
-def test_an_update_of_a_whole_row_is_told_as_one(group: CapturedGroup) -> None:
+def test_an_update_of_a_whole_row_is_shown_as_one(group: CapturedGroup) -> None:
     group.database.execute("ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a (id, v) VALUES (1, 'x'), (2, 'y')")
     group.database.execute("UPDATE a SET v = 'z'; UPDATE a SET id = 3 WHERE id = 2; DELETE FROM a WHERE id = 1")
     group.catch_up()
@@ -63,7 +63,7 @@ def test_an_update_of_a_whole_row_is_told_as_one(group: CapturedGroup) -> None:
     ]  # fmt: skip
 
 
-def test_changes_of_several_tables_are_told_in_the_order_of_their_transactions(group: CapturedGroup) -> None:
+def test_changes_of_several_tables_are_shown_in_commit_order(group: CapturedGroup) -> None:
     for number in range(3):
         group.database.execute(f"INSERT INTO b VALUES ({number}); INSERT INTO a (id) VALUES ({number})")
     group.catch_up()
@@ -71,7 +71,7 @@ def test_changes_of_several_tables_are_told_in_the_order_of_their_transactions(g
     assert told == [(table, number) for number in range(3) for table in ("public.b", "public.a")]
 
 
-def test_only_the_last_lines_are_told_and_only_of_the_named_tables(group: CapturedGroup) -> None:
+def test_only_the_last_lines_of_the_named_tables_are_shown(group: CapturedGroup) -> None:
     for number in range(5):
         group.database.execute(f"INSERT INTO a (id) VALUES ({number})")
         group.database.execute(f"INSERT INTO b VALUES ({number})")
@@ -91,11 +91,11 @@ def test_a_large_value_that_stayed_is_named_and_not_shown_as_null(group: Capture
     assert update.row is not None and "v" not in update.row
 
 
-def test_new_changes_follow_until_it_is_told_to_stop(group: CapturedGroup) -> None:
+def test_new_changes_follow_until_a_stop(group: CapturedGroup) -> None:
     group.database.execute("INSERT INTO b VALUES (1)")
     group.catch_up()
     stop = threading.Event()
-    following = tail([group.log], None, 0, stop)
+    following = captured_changes([group.log], None, 0, stop)
     group.database.execute("INSERT INTO b VALUES (2)")
     seen = []
     for change in following:
@@ -108,7 +108,7 @@ def test_what_was_retired_before_it_could_be_shown_is_said(
     group: CapturedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
-    following = tail([group.log], None, 10, stop)
+    following = captured_changes([group.log], None, 10, stop)
     group.database.execute("INSERT INTO b VALUES (1)")
     group.catch_up()
     first = next(following)

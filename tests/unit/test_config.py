@@ -1,4 +1,4 @@
-"""The configuration: where values come from, and what a bad one says."""
+"""The configuration: origins of values, and messages for bad ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from wal2lake.config import Config, TableConfig, load_config, settings_of, variables
 from wal2lake.errors import ConfigError
-from wal2lake.pgtypes import LakeType, Masking
 from wal2lake.schema import TableId
+from wal2lake.types import LakeType, Masking
 
 SOURCE = '[source]\ndsn = "postgresql://user:hush@db:5432/shop"\n'
 
@@ -60,7 +60,7 @@ def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     assert config.lake_path == Path("/data/my lake")
 
 
-def test_the_environment_stands_above_the_file_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_file_key_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, SOURCE + 'connect_timeout = 5\nheartbeat_interval = 7\n[lake]\nproperties = { a = "1" }')
     monkeypatch.setenv("WAL2LAKE_SOURCE__CONNECT_TIMEOUT", "3")
     monkeypatch.setenv("WAL2LAKE_LAKE__PROPERTIES", '{"b": "2"}')
@@ -81,9 +81,11 @@ def test_every_variable_of_the_reference_is_taken(tmp_path: Path, monkeypatch: p
     values = {
         "DSN": "postgresql://db/x", "CONNECT_TIMEOUT": "3", "HEARTBEAT_INTERVAL": "3", "PATH": "/lake",
         "FORMAT": "iceberg", "PROPERTIES": "{}", "CATALOG": "{}", "MASTER": "local", "CONF": "{}",
-        "GROUPS": '[{"name": "a"}]', "TABLES": "{}", "STREAMING": "false", "MAX_BYTES": "9000000", "ENABLED": "true",
+        "GROUPS": '[{"name": "a"}]', "TABLES": "{}", "STREAMING": "false", "MAX_BYTES": "9000000", "KEEP_SECONDS": "60",
+            "ENABLED": "true",
         "SMALL_FILES": "5", "SNAPSHOT_RETENTION": "60", "SNAPSHOTS_KEPT": "3",
         "FAILOVER": "true", "BINARY": "false", "APPLY_WORKERS": "3", "COPY_WORKERS": "1",
+        "PLUGIN": "test_decoding", "POLL_INTERVAL": "0.2", "POLL_MAX_CHANGES": "1000", "POOLER": "false",
     }  # fmt: skip
     for name in variables():
         monkeypatch.setenv(name, values[name.removeprefix("WAL2LAKE_").rpartition("__")[2]])
@@ -119,16 +121,14 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[[groups]]\nname = 'A b'", "groups[0].name: bad value 'A b'",
          "lower-case letters, digits and underscores, beginning with a letter, at most 40"),
         ("[[groups]]\nname = 'a'\n[[groups]]\nname = 'b'\ncapture = 'x'", "groups[1].capture: bad value 'x'",
-         "one of: 'auto', 'wal'"),
-        ("[[groups]]\nname = 'a'\ncapture = 'poll'", "groups[0].capture: 'poll' is not in this version yet",
-         "leave it out"),
-        ("[[groups]]\nname = 'a'\ncapture = 'trigger'", "groups[0].capture: 'trigger' is not in this version yet",
-         "leave it out"),
+         "one of: 'auto', 'wal', 'poll', 'trigger'"),
+        ("[[groups]]\nname = 'a'\ncapture = 'trigger'\npartitions = 'leaf'", "groups[0]: capture = 'trigger' has no "
+         "publication, and mirrors partitioned tables as one", "leave out publication, and set partitions = 'root'"),
         ("[[groups]]\nname = 'a'\nflush_interval = 0", "groups[0].flush_interval: bad value 0",
          "a number of at least 0.05"),
         ("[[groups]]\nname = 'a'\nflush_bytes = 'much'", "groups[0].flush_bytes: bad value 'much'", "a whole number"),
         ("[[groups]]\nname = 'a'\n[[groups]]\nname = 'a'", "groups: 2 groups are named 'a'",
-         "a name of its own for each group"),
+         "a different name for each group"),
         ("[[groups]]\ntables = []", "groups[0].name: is missing",
          "set it in the configuration file (write one with: wal2lake init)"),
         ("[[groups]]\nname = 'a'\ntables = 'x'", "groups[0].tables: bad value 'x'",
@@ -138,15 +138,15 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[[groups]]\nname = 'a'\npartitions = 'leaves'", "groups[0].partitions: bad value 'leaves'",
          "one of: 'root', 'leaf'"),
         ("[[groups]]\nname = 'a'\npartitions = 'leaf'\npublication = 'p'", "groups[0]: partitions = 'leaf' needs a "
-         "publication of the group's own, and publication names another one",
-         "leave out publication, so that one is made; or partitions = 'root'"),
+         "publication made by wal2lake, and publication names another one",
+         "leave out publication, or set partitions = 'root'"),
         ("[tables.'a..b']", "tables.\"a..b\": 'a..b' is not a table name", None),
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
         ("[tables.a]\ntypes = { x = 'varchar' }", "tables.a.types.x: 'varchar' is not a lake type", None),
         ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: append_only, columns, flush_bytes, flush_interval, mask, on_drop, on_incompatible, on_partition_drop, on_recreate, on_rename, target, types, where"),
         ("[tables.a]\nmask = { email = 'md5' }", "tables.a.mask.email: 'md5' is not a mask", "one of: 'sha256', 'null'"),
-        ("[tables.a]\nmask = { n = 'null' }\ntypes = { n = 'string' }", "tables.a: column n has a mask and a type of its own", None),
+        ("[tables.a]\nmask = { n = 'null' }\ntypes = { n = 'string' }", "tables.a: column n has both a mask and a type", None),
         ("[tables.a]\ncolumns = []", "tables.a.columns: is empty", None),
         ("[tables.a]\ncolumns = ['id', 'id']", "tables.a.columns: names a column twice", None),
         ("[tables.a]\nwhere = ' '", "tables.a.where: is empty", None),
@@ -238,3 +238,18 @@ def test_a_partition_has_the_settings_of_the_tables_above_it_key_by_key() -> Non
 def test_a_table_of_its_own_has_its_own_settings_alone() -> None:
     assert settings_of({"public.root": ABOVE}, ROOT) == ABOVE
     assert settings_of({"public.root": ABOVE}, LEAF) == TableConfig()
+
+
+@pytest.mark.parametrize(
+    ("section", "word"),
+    [
+        ('[tables."public.t"]\nwhere = "id > 0"', "where of table public.t"),
+        ('[tables."public.t"]\ncolumns = ["id"]', "columns of table public.t"),
+        ('[[groups]]\nname = "a"\npublication = "p"', "publication of group a"),
+        ('[[groups]]\nname = "a"\ncapture = "poll"', "group a reads its slot through SQL"),
+    ],
+)
+def test_what_another_output_plugin_can_not_do_is_refused(tmp_path: Path, section: str, word: str) -> None:
+    error = refused(tmp_path, f'{SOURCE}plugin = "test_decoding"\n{section}')
+    assert word in str(error) and "pgoutput" in error.remedy
+    load_config(write(tmp_path, f"{SOURCE}{section}"))

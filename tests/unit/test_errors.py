@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from wal2lake import errors
-from wal2lake.errors import Kind, Wal2LakeError, advise
+from wal2lake.errors import ErrorKind, Wal2LakeError, advise
 
 
 def every_error() -> list[type[Wal2LakeError]]:
@@ -50,10 +50,10 @@ def test_a_given_remedy_may_hold_a_line_of_configuration() -> None:
     assert advise(errors.LakeError(operation="x", cause="y", remedy=remedy)).remedy == remedy
 
 
-def test_an_error_of_a_lake_table_is_told_of_its_source_table() -> None:
+def test_an_error_of_a_lake_table_names_its_source_table() -> None:
     error = errors.LakeTableGone(table="lake.name")
     about = error.about("public.t")
-    assert str(about) == "public.t: its lake table is gone"
+    assert str(about) == "public.t: its lake table does not exist"
     assert about.remedy == "re-copy it with: wal2lake tables resync 'public.t'"
 
 
@@ -63,13 +63,13 @@ def test_a_field_that_was_not_given_is_a_question_mark() -> None:
 
 def test_advice_for_our_own_error_is_what_it_says() -> None:
     advice = advise(errors.GroupHeld(group="default", holder="wal2lake on a, process 1"))
-    assert advice.kind is Kind.TRANSIENT
-    assert advice.message == "group default is already mirrored by wal2lake on a, process 1"
+    assert advice.kind is ErrorKind.TRANSIENT
+    assert advice.message == "group default is already run by wal2lake on a, process 1"
 
 
 def test_advice_for_a_full_disk_is_about_the_lake() -> None:
     advice = advise(OSError(errno.ENOSPC, "No space left on device", "/lake/x"))
-    assert advice.kind is Kind.RESOURCE
+    assert advice.kind is ErrorKind.RESOURCE
     assert "/lake/x" in advice.message
 
 
@@ -80,4 +80,4 @@ def test_advice_for_a_foreign_error_holds_its_name_and_nothing_of_its_text() -> 
 
 
 def test_advice_when_memory_ends() -> None:
-    assert advise(MemoryError()).kind is Kind.RESOURCE
+    assert advise(MemoryError()).kind is ErrorKind.RESOURCE

@@ -1,4 +1,4 @@
-"""`import wal2lake` is quick and brings nothing heavy; commands that only look never load Spark."""
+"""`import wal2lake` is quick and imports nothing heavy; commands that only read never import Spark."""
 
 from __future__ import annotations
 

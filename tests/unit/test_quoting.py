@@ -10,7 +10,7 @@ import pytest
 
 from remedies import inventory, steps
 from wal2lake import errors
-from wal2lake.quoting import dollar_quoted, identifier, literal, shell, toml, toml_key
+from wal2lake.quoting import dollar_quoted, identifier, literal, plain_literal, shell, toml, toml_key
 from wal2lake.schema import TableId
 
 AWKWARD = (
@@ -66,3 +66,7 @@ def test_no_remedy_quotes_a_name_by_hand() -> None:
         f"{remedy.place}: {remedy.text}" for remedy in inventory() if "'…'" in remedy.text or '"…"' in remedy.text
     ]
     assert not by_hand, "use wal2lake.quoting: " + "; ".join(by_hand)
+
+
+def test_a_plain_literal_keeps_every_character() -> None:
+    assert plain_literal("it's \u00a0 a\\b") == "'it''s \u00a0 a\\b'"

@@ -53,7 +53,7 @@ def test_every_fix_of_check_is_carried_out_by_a_test() -> None:
             ['ALTER TABLE "a"."b" REPLICA IDENTITY FULL', ["tables", "resync", "a.b"]],
         ),
         ("stop it, or end it with: SELECT pg_terminate_backend(7)", ["SELECT pg_terminate_backend(7)"]),
-        ("No action needed: it is tried again", []),
+        ("No action needed: it is retried", []),
     ],
 )
 def test_the_steps_of_a_remedy_are_found_in_its_text(remedy: str, expected: list[object]) -> None:

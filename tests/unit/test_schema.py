@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from wal2lake.change import MetaNames
-from wal2lake.pgtypes import LakeType
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_column_named_like_one_of_ours_gives_way_to_the_user() -> None:
     assert MetaNames.beside(["_old_id"]).old("id") == "__old_id"
 
 
-def table(key: tuple[str, ...] = ("id",), identity: Identity = Identity.DEFAULT) -> TableSchema:
+def table(key: tuple[str, ...] = ("id",), identity: ReplicaIdentity = ReplicaIdentity.DEFAULT) -> TableSchema:
     columns = (
         Column("id", 23, -1, "integer", LakeType.parse("int"), nullable=False),
         Column("tags", 1009, -1, "text[]", LakeType.parse("list<string>")),
@@ -57,14 +57,14 @@ def test_a_schema_survives_its_json() -> None:
 @pytest.mark.parametrize(
     ("key", "identity", "insert_only"),
     [
-        (("id",), Identity.DEFAULT, False),
-        (("id",), Identity.INDEX, False),
-        ((), Identity.DEFAULT, True),
-        ((), Identity.FULL, False),
-        (("id",), Identity.NOTHING, True),
+        (("id",), ReplicaIdentity.DEFAULT, False),
+        (("id",), ReplicaIdentity.INDEX, False),
+        ((), ReplicaIdentity.DEFAULT, True),
+        ((), ReplicaIdentity.FULL, False),
+        (("id",), ReplicaIdentity.NOTHING, True),
     ],
 )
 def test_a_table_without_key_and_identity_takes_inserts_only(
-    key: tuple[str, ...], identity: Identity, insert_only: bool
+    key: tuple[str, ...], identity: ReplicaIdentity, insert_only: bool
 ) -> None:
     assert table(key, identity).insert_only is insert_only

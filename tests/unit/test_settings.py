@@ -1,4 +1,4 @@
-"""Where a setting comes from, and that no secret is shown."""
+"""Origins of settings, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_each_value_says_where_it_comes_from() -> None:
     assert found['tables."public.t".target'] == ("x.y", "file")
 
 
-def test_groups_of_the_state_store_are_told_apart() -> None:
+def test_groups_of_the_state_store_are_distinguished() -> None:
     found = shown(stored=(GroupConfig(name="b", tables=("s.*",), flush_interval=3.0),))
     assert found["groups.b.tables"] == (["s.*"], "state store")
     assert found["groups.b.flush_interval"] == (3.0, "state store")

@@ -1,14 +1,12 @@
-"""The capture process: its entry point, and its side of the link to the parent.
+"""The capture process: its entry point, and its end of the link to the parent.
 
-It ends when it is told to, on SIGTERM, and when its parent is gone; Ctrl-C is for the parent to decide on.
+It ends on the stop command, on SIGTERM, and when its parent has died. Ctrl-C is handled by the parent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import select
 import signal
 import sys
@@ -16,21 +14,23 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..changelog import storage_for
+from ..executor import SYSTEM_EXECUTOR
 from ..position import ZERO, Lsn
+from .postgres import capture_source
 from .report import STOP, CaptureReport, CaptureState
 from .worker import CaptureWorker
 
 
 class _Parent(logging.Handler):
-    """The child's side of the link: commands in, reports and log records out, never waiting for the other end."""
+    """The child's end of the link: receives commands, sends reports and log records; never blocks."""
 
     def __init__(self, link: Connection) -> None:
         super().__init__()
         self._link = link
         self._stopping = False
-        self._signalled, self._signal = os.pipe()
-        os.set_blocking(self._signal, False)
-        self.wake: Sequence[int] = (link.fileno(), self._signalled)
+        self._terminated = SYSTEM_EXECUTOR.wakeup()
+        self.wake: Sequence[int] = (link.fileno(), self._terminated.fileno())
 
     def catch_signals(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -38,8 +38,7 @@ class _Parent(logging.Handler):
 
     def _terminate(self, *_: Any) -> None:
         self._stopping = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._signal, b"x")
+        self._terminated.set()
 
     @property
     def stopping(self) -> bool:
@@ -55,7 +54,7 @@ class _Parent(logging.Handler):
                 else:
                     flush_requested = max(command, flush_requested or ZERO)
         except (EOFError, OSError):
-            # The parent is gone: finish what is complete and go, too.
+            # The parent has died: publish what is complete and end.
             self._stopping = True
         return flush_requested
 
@@ -67,7 +66,7 @@ class _Parent(logging.Handler):
 
     def _pass_on(self, kind: str, value: object) -> bool:
         try:
-            # A socket that takes anything takes one of these: they are small beside its buffer.
+            # A socket that is writable takes a whole message: messages are small beside its buffer.
             if not select.select([], [self._link], [], 0)[1]:
                 return False
             self._link.send((kind, value))
@@ -76,21 +75,21 @@ class _Parent(logging.Handler):
         return True
 
 
-def _settle_interpreter() -> None:
-    """What is loaded stays, and of the objects that come by the million next to none is part of a cycle."""
-    # With the process, and not with the first rows.
+def _tune_interpreter() -> None:
+    """Garbage collection is limited: imports are permanent, and the many objects of decoding form almost no cycles."""
+    # Imported at the start, not with the first rows.
     import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
-    # The thread that reads is busy in Python; those that decode need it for a moment between long calls.
+    # The reading thread is busy in Python; decoding threads need the GIL briefly between long calls.
     sys.setswitchinterval(0.001)
 
 
 def main(fd: int) -> None:
-    """The child's entry."""
+    """Entry point of the child."""
     link = Connection(fd)
     parent = _Parent(link)
     parent.catch_signals()
@@ -102,10 +101,10 @@ def main(fd: int) -> None:
     ours.setLevel(level)
     ours.propagate = False
     ours.addHandler(parent)
-    # What it warns of, as of a rollback on a lost connection, comes as an error of ours, too.
+    # Its warnings, for example of a rollback on a lost connection, are also raised as errors of ours.
     logging.getLogger("psycopg").setLevel(logging.WARNING if level <= logging.DEBUG else logging.CRITICAL + 1)
-    _settle_interpreter()
-    worker = CaptureWorker(config, group, parent)
+    _tune_interpreter()
+    worker = CaptureWorker(config, group, parent, capture_source(config, group), storage_for(config.changelog_path))
     worker.run()
     if worker.report.state is CaptureState.FAILED:
         sys.exit(1)

@@ -1,36 +1,31 @@
-"""From messages to manifests, beside the thread that reads: decode, write, publish, each on threads of its own.
+"""From messages to manifests: decoding, writing and publishing run on their own threads, beside the reading thread.
 
-    reading thread ── take ──► sorted out ──► converted ──► segments grow (writers) ──┐
-                   └─ publish ─────────────────────────► they are finished, on disk ──┴─► manifest ──► published()
+    reading thread ── take ──► plan ──► decode ──► segments grow (writers) ────┐
+                   └─ publish ───────────────────► segments are finished ──────┴─► manifest ──► published()
 
-A transaction that is streamed while it runs is decoded ahead, into segments of its own; its commit is entered into
-them when it comes. Should anything make that doubtful, they are thrown away and it is decoded from its spool.
+A transaction that is streamed before its commit is decoded speculatively, into segments of its own; the commit is
+stamped into them when it arrives. If a speculative result is doubtful, it is discarded and the spool is decoded.
 
-Manifests are published in the order in which they were asked for, and hold whole transactions only. What is on its way
-is bounded by its bytes: `full` asks the reading thread to wait. An error of any thread comes out of `published`; what
-had not been published by then does not count, and is read again.
+Manifests are published in the order of their requests and hold whole transactions only. The bytes in the pipeline are
+bounded: while `full`, the reading thread must not read. An error on any thread is raised by `published`; what was not
+published by then is read from the source again.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from .. import faults
-from ..changelog import ChangeLog, Manifest, stamp
-from ..changelog.segment import SegmentWriter
+from ..changelog import ChangeLog, CommitStamp, Manifest, SegmentWriter
 from ..decode import (
     SLICE_BYTES,
-    Cut,
+    STREAM_EPOCH_US,
+    Boundary,
     Decoder,
     Messages,
     Relation,
@@ -40,72 +35,72 @@ from ..decode import (
     slice_bytes,
     slices,
 )
-from ..decode.messages import STREAM_EPOCH_US
 from ..errors import SourceError
+from ..executor import SYSTEM_EXECUTOR, Executor, Future, Queue
 from ..position import Lsn
-from .open_segments import OpenSegment, OpenSegments, tables_of
+from .open_segments import GrowingSegment, OpenSegments, tables_of
 from .streamed_transactions import Streamed, plain
 
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 40 * 1024 * 1024
-"""raw bytes that may be on their way to a segment; several times that is what the process takes"""
+"""raw bytes that may be in the pipeline; the process needs a multiple of this in memory"""
 SEGMENT_BYTES = 128 * 1024 * 1024
-"""raw bytes after which a table's next segment begins"""
+"""raw bytes after which a new segment of a table is started"""
 WRITERS = 2
-_DECODED_AHEAD = 3
+_MAX_DECODED = 3
 """slices that may be decoded and not yet written"""
 
 
-class Resolver(Protocol):
-    """What the decoder asks, and the names of the tables that it was asked for."""
+class Relations(Protocol):
+    """Finds the target of a relation, and has the names of the tables that it found."""
 
     names: dict[int, str]
 
     def __call__(self, relation: Relation) -> Target | None: ...
-    def glance(self, relation: Relation) -> Target | None:
-        """The same while the transaction runs that describes it. Raises SourceError if that can't be said at once."""
+    def resolve_at_once(self, relation: Relation) -> Target | None:
+        """The same for a transaction that has not committed. Raises SourceError if it can't be decided at once."""
 
 
 @dataclass(frozen=True)
 class Published:
     """Everything that committed below `cut.to_lsn` is durable."""
 
-    cut: Cut
+    cut: Boundary
     manifest: Manifest | None
-    """None where no transaction held a row of ours"""
+    """None if no transaction had a row of a mirrored table"""
 
 
 @dataclass
 class _Line:
-    """Messages that follow each other, and the segments that come of them."""
+    """Consecutive messages, and the segments that they go into."""
 
     decoder: Decoder
     assembly: OpenSegments = field(default_factory=OpenSegments)
-    ahead: bool = False
+    speculative: bool = False
 
 
 class _Targets:
-    """Where the rows of a running transaction went, by what was said while it ran."""
+    """The targets of a transaction's relations, as they were found before its commit."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Relations) -> None:
         self._resolver = resolver
-        self._told: dict[Relation, Target | None] = {}
+        self._answers: dict[Relation, Target | None] = {}
 
     def __call__(self, relation: Relation) -> Target | None:
-        if any(other.oid == relation.oid and other != relation for other in self._told):
-            raise SourceError(operation="decoding ahead", cause="a table was altered in the transaction")
-        target = self._told[relation] = self._resolver.glance(relation)
+        if any(other.oid == relation.oid and other != relation for other in self._answers):
+            raise SourceError(operation="speculative decoding", cause="a table was altered in the transaction")
+        target = self._answers[relation] = self._resolver.resolve_at_once(relation)
         return target
 
     def still_hold(self) -> bool:
-        """Whether the same is said now that it has committed."""
-        return all(self._resolver(relation) == target for relation, target in self._told.items())
+        """Whether the same targets are found after its commit."""
+        return all(self._resolver(relation) == target for relation, target in self._answers.items())
 
 
 @dataclass
-class _Ahead:
-    """A running transaction that is decoded ahead."""
+class _Speculative:
+    """A transaction that is decoded before its commit."""
 
     line: _Line
     targets: _Targets
@@ -113,84 +108,87 @@ class _Ahead:
 
 
 class Pipeline:
-    """Methods are for the reading thread. `wake` is readable when something was published, failed, or made room."""
+    """Methods are for the reading thread. `wake` is readable after something was published, failed, or made room."""
 
-    def __init__(self, log: ChangeLog, resolver: Resolver, position: Lsn, binary: bool = False) -> None:
+    def __init__(
+        self, log: ChangeLog, resolver: Relations, position: Lsn, binary: bool = False,
+        executor: Executor = SYSTEM_EXECUTOR, token: Callable[[Lsn], str | None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`token`: what a stream resumes from at a position, where that alone does not say it."""
+        self._token = token
         self._log, self._resolver, self._binary = log, resolver, binary
         self._line = _Line(Decoder(resolver, position, binary))
-        self._ahead: dict[int, _Ahead | None] = {}
-        """running transactions by xid; None: no longer decoded ahead"""
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._state = threading.Condition()
+        self._speculative: dict[int, _Speculative | None] = {}
+        """open transactions by xid; None: not decoded speculatively"""
+        self._jobs: Queue[Callable[[], None] | None] = executor.queue()
+        self._state = executor.condition()
         self._bytes = 0
         self._decoded = 0
         self._done: deque[Published] = deque()
         self._failure: BaseException | None = None
         self._ending = False
         self._kept_back = 0
-        """questions whether there is anything to publish that were answered with yes"""
+        """requests to report an empty position that found something to publish"""
         self.publishing = 0
-        """manifests that were asked for and have not come out"""
-        self._signalled, self._signal = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.wake = self._signalled
-        self._writers = [ThreadPoolExecutor(1, "segment") for _ in range(WRITERS)]
-        self._converter = ThreadPoolExecutor(1, "convert")
+        """manifests that were requested and are not published"""
+        self._wakeup = executor.wakeup()
+        self.wake = self._wakeup.fileno()
+        self._writers = [executor.pool("segment", 1) for _ in range(WRITERS)]
+        self._converter = executor.pool("convert", 1)
         self._next_writer = 0
-        self._unpublished: set[OpenSegment] = set()
-        self._publisher = ThreadPoolExecutor(1, "manifest")
-        self._thread = threading.Thread(target=self._work, name="decode", daemon=True)
-        self._thread.start()
+        self._unpublished: set[GrowingSegment] = set()
+        self._publisher = executor.pool("manifest", 1)
+        self._decoding = executor.start("decode", self._work, daemon=True)
 
     @property
     def full(self) -> bool:
-        """Whether as much is on its way as may be."""
+        """Whether the pipeline has reached its bound."""
         return self._bytes >= MOST_BYTES
 
     @property
     def idle(self) -> bool:
-        """Whether all that was taken is written."""
+        """Whether everything taken is written."""
         return not self._bytes
 
     @property
     def unpublished_bytes(self) -> int:
-        """What segments that no manifest names yet have on disk."""
+        """Bytes on disk of segments that no manifest names."""
         return sum(each.writer.bytes for each in tuple(self._unpublished))
 
     def take(self, parts: Sequence[Messages], certain: bool = True) -> None:
-        """Messages that continue those taken before. Uncertain: of a transaction whose commit has not come."""
+        """Take messages that continue those before. `certain` is false for a transaction that has not committed."""
         size, messages = sum(part.size for part in parts), sum(len(part) for part in parts)
         self._grow(size)
         waiting, most = deque(parts), slice_bytes(size, messages)
         self._jobs.put(lambda: self._decode_all(_emptied(waiting), most, certain))
 
     def take_streamed(self, transaction: Streamed) -> None:
-        """A transaction that is kept on disk and has committed. Its files go when its rows are in segments."""
+        """Take a spooled transaction that has committed. Its files are deleted when its rows are in segments."""
         self._jobs.put(lambda: self._decode_streamed(transaction))
 
-    def take_ahead(self, xid: int, parts: Sequence[Messages]) -> None:
-        """Messages of a transaction that runs, as they stand in its blocks, which continue those taken before."""
+    def take_speculative(self, xid: int, parts: Sequence[Messages]) -> None:
+        """Take messages of a transaction that has not committed, as they are in its blocks, continuing those before."""
         self._grow(sum(part.size for part in parts))
         waiting = deque(parts)
-        self._jobs.put(lambda: self._decode_ahead(xid, waiting))
+        self._jobs.put(lambda: self._decode_speculatively(xid, waiting))
 
     def forget(self, xid: int) -> None:
-        """What was taken ahead of a transaction does not count."""
+        """Discard what was decoded speculatively of a transaction."""
         self._jobs.put(lambda: self._discard(xid))
 
     def publish(self) -> None:
-        """Publish all transactions that are complete in what was taken."""
+        """Publish all transactions that are complete."""
         self.publishing += 1
-        self._jobs.put(self._ask_to_publish)
+        self._jobs.put(self._submit_manifest)
 
-    def pass_over(self) -> None:
-        """Say up to where transactions are complete if none of them has anything to publish; `published` has it."""
+    def report_if_empty(self) -> None:
+        """If no complete transaction has anything to publish, report their position through `published`."""
         self.publishing += 1
-        self._jobs.put(self._say_if_nothing)
+        self._jobs.put(self._report_if_empty)
 
     def published(self) -> list[Published]:
-        """What has been published since the last call; the error that has stopped everything, if there was one."""
-        with suppress(BlockingIOError):
-            os.read(self._signalled, 4096)
+        """What was published since the last call; raises the error that stopped the pipeline, if any."""
+        self._wakeup.clear()
         with self._state:
             if self._failure is not None:
                 raise self._failure
@@ -206,14 +204,13 @@ class Pipeline:
             self._ending = True
             self._state.notify_all()
         self._jobs.put(None)
-        self._thread.join()
-        # Writers wait for what is being converted, so they end first.
+        self._decoding.join()
+        # Writers wait for decoding, so they end first.
         for threads in (*self._writers, self._converter, self._publisher):
             threads.shutdown(cancel_futures=True)
         for each in self._unpublished:
             each.writer.abandon()
-        os.close(self._signalled)
-        os.close(self._signal)
+        self._wakeup.close()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -230,29 +227,29 @@ class Pipeline:
                 return
             self._decode(self._line, some, certain, sum(part.size for part in some))
 
-    def _decode_ahead(self, xid: int, waiting: deque[Messages]) -> None:
-        ahead = self._ahead.setdefault(xid, self._begin_ahead(xid))
+    def _decode_speculatively(self, xid: int, waiting: deque[Messages]) -> None:
+        speculative = self._speculative.setdefault(xid, self._begin_speculative(xid))
         size = sum(part.size for part in waiting)
-        if ahead is None or not self._may_go_on():
+        if speculative is None or not self._may_go_on():
             self._drop(size)
             return
-        ahead.messages += sum(len(part) for part in waiting)
+        speculative.messages += sum(len(part) for part in waiting)
         try:
-            self._decode(ahead.line, [plain(part) for part in _emptied(waiting)], False, size)
+            self._decode(speculative.line, [plain(part) for part in _emptied(waiting)], False, size)
         except SourceError as error:
-            # It is no error: at the commit all is looked at again.
-            log.debug("transaction %d is not decoded ahead: %s", xid, error)
+            # No error: the transaction is decoded from its spool at its commit.
+            log.debug("transaction %d is not decoded speculatively: %s", xid, error)
             self._drop(size)
             self._discard(xid)
-            self._ahead[xid] = None
+            self._speculative[xid] = None
 
-    def _begin_ahead(self, xid: int) -> _Ahead:
+    def _begin_speculative(self, xid: int) -> _Speculative:
         targets = _Targets(self._resolver)
-        return _Ahead(_Line(Decoder.ahead(targets, xid, self._binary), ahead=True), targets)
+        return _Speculative(_Line(Decoder.speculative(targets, xid, self._binary), speculative=True), targets)
 
     def _discard(self, xid: int) -> None:
-        ahead = self._ahead.pop(xid, None)
-        for each in ahead.line.assembly.grown if ahead is not None else ():
+        speculative = self._speculative.pop(xid, None)
+        for each in speculative.line.assembly.grown if speculative is not None else ():
             self._unpublished.discard(each)
             each.thread.submit(each.writer.discard)
 
@@ -270,22 +267,22 @@ class Pipeline:
             transaction.remove()
 
     def _take_over(self, transaction: Streamed) -> bool:
-        """Take what was decoded ahead of a transaction that has committed, if it is all of it and holds."""
-        ahead = self._ahead.get(transaction.xid)
-        if ahead is None or ahead.messages != transaction.messages:
+        """Use the speculative result of a transaction that has committed, if it is complete and valid."""
+        speculative = self._speculative.get(transaction.xid)
+        if speculative is None or speculative.messages != transaction.messages:
             return False
-        if transaction.commit_lsn < self._line.decoder.position or not ahead.targets.still_hold():
+        if transaction.commit_lsn < self._line.decoder.position or not speculative.targets.still_hold():
             return False
-        del self._ahead[transaction.xid]
-        self._line.decoder.adopt(ahead.line.decoder, transaction.commit)
-        commit = stamp.Commit(transaction.commit_lsn, transaction.commit_us + STREAM_EPOCH_US)
-        self._line.assembly.adopt(ahead.line.assembly.grown, commit)
+        del self._speculative[transaction.xid]
+        self._line.decoder.append_committed(speculative.line.decoder, transaction.commit)
+        commit = CommitStamp(transaction.commit_lsn, transaction.commit_us + STREAM_EPOCH_US)
+        self._line.assembly.append_committed(speculative.line.assembly.grown, commit)
         return True
 
     def _may_go_on(self) -> bool:
-        """Wait until the writers have caught up; whether anybody still wants what would come."""
+        """Wait until the writers have caught up; False if the pipeline is closed."""
         with self._state:
-            self._state.wait_for(lambda: self._decoded < _DECODED_AHEAD or self._over)
+            self._state.wait_for(lambda: self._decoded < _MAX_DECODED or self._over)
             return not self._over
 
     @property
@@ -306,17 +303,17 @@ class Pipeline:
             written = segment.take(self._converter.submit(rows.decode))
             written.add_done_callback(partial(self._written, size, left, number))
 
-    def _segment(self, line: _Line, rows: Undecoded, size: int) -> OpenSegment:
-        """The segment that some rows go to, which grows by so much."""
+    def _segment(self, line: _Line, rows: Undecoded, size: int) -> GrowingSegment:
+        """The segment for some rows, which grows by `size`."""
         oid, meta = rows.schema.oid, rows.schema.meta
         key, assembly = (oid, rows.version), line.assembly
         segment = assembly.growing.get(key)
         if segment is None or segment.size >= SEGMENT_BYTES:
-            if segment is not None and not line.ahead:
+            if segment is not None and not line.speculative:
                 segment.finish()
-            stamped = (meta.commit_lsn, meta.commit_ts) if line.ahead else None
+            stamped = (meta.commit_lsn, meta.commit_ts) if line.speculative else None
             writer = SegmentWriter(self._log, oid, rows.version, batch_schema(rows.schema), stamped)
-            segment = OpenSegment(oid, writer, self._writers[self._next_writer])
+            segment = GrowingSegment(oid, writer, self._writers[self._next_writer])
             self._next_writer = (self._next_writer + 1) % WRITERS
             self._unpublished.add(segment)
             assembly.growing[key] = segment
@@ -325,7 +322,7 @@ class Pipeline:
         return segment
 
     def _written(self, size: int, left: set[int], number: int, write: Future[None]) -> None:
-        """The last table of a slice makes room for another slice."""
+        """When the last table of a slice is written, another slice may be decoded."""
         if not write.cancelled() and (error := write.exception()) is not None:
             self._fail(error)
         with self._state:
@@ -335,32 +332,32 @@ class Pipeline:
             self._decoded -= 1
             self._bytes -= size
             self._state.notify_all()
-        self._tell()
+        self._wakeup.set()
 
     def _grow(self, size: int) -> None:
         with self._state:
             self._bytes += size
 
     def _drop(self, size: int) -> None:
-        """Bytes that nothing is written of are no longer on their way."""
+        """Release bytes from which no row is written."""
         self._grow(-size)
-        self._tell()
+        self._wakeup.set()
 
-    def _say_if_nothing(self) -> None:
+    def _report_if_empty(self) -> None:
         if self._line.assembly.empty and not self._line.decoder.has_found:
-            # After the manifests that were asked for before it.
+            # In order, after the manifests that were requested before it.
             self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {})
             return
         with self._state:
             self._kept_back += 1
-        self._tell()
+        self._wakeup.set()
 
-    def _ask_to_publish(self) -> None:
+    def _submit_manifest(self) -> None:
         cut, segments = self._line.decoder.boundary(), self._line.assembly.take()
         names = dict(self._resolver.names)
         self._publisher.submit(self._publish, cut, segments, names)
 
-    def _publish(self, cut: Cut, segments: list[OpenSegment], names: dict[int, str]) -> None:
+    def _publish(self, cut: Boundary, segments: list[GrowingSegment], names: dict[int, str]) -> None:
         try:
             tables = tables_of(cut, segments, names)
             manifest = None
@@ -368,7 +365,9 @@ class Pipeline:
                 return
             if tables:
                 faults.reached(faults.SEGMENT_WRITTEN)
-                manifest = self._log.publish(cut.to_lsn, cut.transactions, cut.commit_ts, tables)
+                manifest = self._log.publish(
+                    cut.to_lsn, cut.transactions, cut.commit_ts, tables, self._token(cut.to_lsn)
+                )
                 faults.reached(faults.MANIFEST_PUBLISHED)
         except BaseException as error:
             self._fail(error)
@@ -376,21 +375,16 @@ class Pipeline:
         self._unpublished.difference_update(segments)
         with self._state:
             self._done.append(Published(cut, manifest))
-        self._tell()
+        self._wakeup.set()
 
     def _fail(self, error: BaseException) -> None:
         with self._state:
             self._failure = self._failure or error
             self._state.notify_all()
-        self._tell()
-
-    def _tell(self) -> None:
-        # A full pipe is as readable as can be.
-        with suppress(BlockingIOError):
-            os.write(self._signal, b"x")
+        self._wakeup.set()
 
 
 def _emptied(parts: deque[Messages]) -> Iterator[Messages]:
-    """Each part is freed when it is decoded, not when all are."""
+    """The parts, each freed as soon as it is decoded."""
     while parts:
         yield parts.popleft()

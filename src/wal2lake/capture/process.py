@@ -1,7 +1,7 @@
 """The parent's handle on the capture process of a group.
 
-Capture runs in a process of its own, so that a slot never waits for the JVM or for Python's other threads. It is
-started as a fresh interpreter that imports neither Spark nor the lake (`child.py`).
+Capture runs in a process of its own, so that a slot never waits for the JVM or for other Python threads. The process is
+a new interpreter that imports neither Spark nor the lake (`child.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from ..config import Config, GroupConfig
 from ..errors import CaptureError
+from ..executor import SYSTEM_EXECUTOR, Executor, Task
 from ..position import ZERO, Lsn
 from ..retry import CAPTURE
 from .report import STOP, CaptureReport, CaptureState
@@ -27,43 +28,71 @@ from .report import STOP, CaptureReport, CaptureState
 log = logging.getLogger(__name__)
 
 MOST_DEATHS = 5
-"""so many times in a row the process may die without publishing anything"""
+"""consecutive deaths without a published manifest after which it is not restarted"""
 STOP_SECONDS = 7.0
-"""how long the process may take to publish what is complete and to go"""
+"""limit for the process to publish what is complete and to end"""
 _BOOT = (
-    # What is imported stays: collecting garbage meanwhile takes a tenth of the time.
+    # Imported modules are permanent; garbage collection during imports takes a tenth of the time.
     "import gc; gc.disable(); "
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from wal2lake.capture.child import main; main(int(sys.argv[1]))"
 )
 
 
-class CaptureProcess:
-    """The parent's side. A thread takes in what the process says and starts it again when it dies of no error.
+class ChildProcess(Protocol):
+    """A process that was started."""
 
-    `on_report` is called in that thread after each report.
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; its exit status."""
+
+    def kill(self) -> None: ...
+
+
+def launch(link: socket.socket) -> ChildProcess:
+    """Start a capture process as a new interpreter, with the child's end of the link."""
+    # A process group of its own, so that Ctrl-C in the terminal reaches the parent only.
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, str(link.fileno()), json.dumps(sys.path)],
+        pass_fds=[link.fileno()], stdin=subprocess.DEVNULL, process_group=0,
+        # Nothing here uses NumPy's linear algebra, which would start threads at import.
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
+    )  # fmt: skip
+
+
+class CaptureProcess:
+    """The parent's side. A thread receives messages of the process, and restarts it if it dies without an error.
+
+    `on_report` is called on that thread after each report.
     """
 
-    def __init__(self, config: Config, group: GroupConfig, on_report: Callable[[], object] = lambda: None) -> None:
-        self._config, self._group, self._on_report = config, group, on_report
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self, config: Config, group: GroupConfig, on_report: Callable[[], object] = lambda: None,
+        executor: Executor = SYSTEM_EXECUTOR,
+    ) -> None:  # fmt: skip
+        self._config, self._group, self._on_report, self._executor = config, group, on_report, executor
+        self._process: ChildProcess | None = None
         self._link: Connection | None = None
-        self._keeper: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._keeper: Task | None = None
+        self._stopping = executor.event()
         self._report = CaptureReport()
-        self._changed = threading.Condition()
+        self._changed = executor.condition()
 
     def start(self) -> None:
         if self._keeper is not None and self._keeper.is_alive():
             if self._report.state not in (CaptureState.STOPPED, CaptureState.FAILED):
                 raise RuntimeError(f"capture of group {self._group.name} is running")
-            # The last word of a process comes a moment before its end.
+            # The last report of a process arrives just before its end.
             self._keeper.join()
         self._stopping.clear()
         self._report = replace(self._report, state=CaptureState.STARTING, error=None)
         self._spawn()
-        self._keeper = threading.Thread(target=self._keep, name=f"capture-{self._group.name}", daemon=True)
-        self._keeper.start()
+        self._keeper = self._executor.start(f"capture-{self._group.name}", self._keep, daemon=True)
 
     @property
     def is_alive(self) -> bool:
@@ -78,17 +107,17 @@ class CaptureProcess:
         return self._report
 
     def wait_for(self, condition: Callable[[CaptureReport], bool], timeout: float) -> CaptureReport:
-        """Wait until a report meets a condition, at most so many seconds; the latest report either way."""
+        """Wait at most `timeout` seconds for a report that meets a condition; return the latest report in any case."""
         with self._changed:
             self._changed.wait_for(lambda: condition(self._report), timeout)
         return self._report
 
     def request_flush(self, until: Lsn = ZERO) -> None:
-        """Ask for what is complete to be published at once, or when all below `until` has come."""
+        """Request that what is complete be published at once, or when everything below `until` has arrived."""
         self._send(until)
 
     def stop(self, timeout: float = STOP_SECONDS) -> CaptureReport:
-        """End the process cleanly; by force when it takes too long. What is durable stays, the rest comes again."""
+        """End the process cleanly, or kill it after the timeout. What is not durable is read again later."""
         self._stopping.set()
         if self._process is None or self._keeper is None:
             return self._report
@@ -103,17 +132,11 @@ class CaptureProcess:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # A process group of its own: Ctrl-C in the terminal reaches the parent alone.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0,
-                # NumPy's algebra, which nothing here uses, would start its threads with the process.
-                env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
-            )  # fmt: skip
+            self._process = launch(theirs)
         self._link = Connection(ours.detach())
         self._send((self._config, self._group, logging.getLogger("wal2lake").getEffectiveLevel()))
         if self._stopping.is_set():
-            # It may have been set after the last process died and before this one could be told.
+            # A flush may have been requested between the death of the last process and the start of this one.
             self._send(STOP)
 
     def _send(self, message: object) -> None:
@@ -136,11 +159,11 @@ class CaptureProcess:
             )
             if ends or self._stopping.wait(CAPTURE.after(deaths)):
                 return
-            log.warning("%s: started again", error)
+            log.warning("%s: it is restarted", error)
             self._spawn()
 
     def _take(self) -> int:
-        """Take in all that one process says, until it ends; its exit status."""
+        """Receive everything that one process sends until it ends; return its exit status."""
         link, process = self._link, self._process
         assert link is not None and process is not None
         with link:
@@ -157,14 +180,6 @@ class CaptureProcess:
 
     def _set(self, report: CaptureReport) -> None:
         with self._changed:
-            # A process that was started again begins at zero; what was logged stays logged.
-            self._report = replace(
-                report,
-                received_lsn=max(report.received_lsn, self._report.received_lsn),
-                logged_lsn=max(report.logged_lsn, self._report.logged_lsn),
-                acknowledged_lsn=max(report.acknowledged_lsn, self._report.acknowledged_lsn),
-                manifest=max(report.manifest, self._report.manifest),
-                connected_once=report.connected_once or self._report.connected_once,
-            )
+            self._report = report.following(self._report)
             self._changed.notify_all()
         self._on_report()

@@ -1,79 +1,117 @@
-"""One replication stream, followed: the thread that reads, acknowledges, reports, and never waits for the disk.
+"""One replication stream: the thread that reads, acknowledges and reports, and never waits for the disk.
 
-    read ─► (streamed transactions aside) ─► intake ─► pipeline ─► published ─► acknowledge
+    read ─► (streamed transactions to spools) ─► intake ─► pipeline ─► published ─► acknowledge
 
-Nothing is acknowledged that is not durable, and nothing in the middle of a transaction. Reading pauses where too much
-is on its way or the change log is full; the server holds the rest, and is told that we live.
+Only durable positions are acknowledged, and only commit ends. Reading pauses while the pipeline or the change log is
+full; the server keeps the rest, and still receives status updates.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from ..changelog.budget import RECHECK_SECONDS, Budget
+from ..changelog import RECHECK_SECONDS, Budget, ChangeLog, Manifest
+from ..config import Config, GroupConfig
 from ..decode import Intake, Messages
 from ..errors import ConnectionFailed, SourceError
+from ..executor import Executor
 from ..position import Lsn
-from ..source import Connection, alive, connect, mark, wal_end
-from ..source.stream import ReplicationStream
+from ..source import CaptureSource, ChangeSource, ControlSession
 from .pipeline import Pipeline, Published
-from .relations import Resolver
-from .speculative import Ahead
+from .relations import RelationResolver
+from .report import CaptureReport, Owner
+from .speculative import SpeculativeReader
 from .spool import Spools
 from .streamed_transactions import Demultiplexer, Streamed
-
-if TYPE_CHECKING:
-    from .worker import CaptureWorker
 
 log = logging.getLogger(__name__)
 
 IDLE_ACKNOWLEDGE_SECONDS = 0.5
-"""what is without a row of ours is acknowledged so often: once a second is promised, and the pipeline may be busy"""
+"""seconds between acknowledgements of positions without mirrored rows: once a second is promised, with a margin"""
 _SOON = IDLE_ACKNOWLEDGE_SECONDS / 2
-"""seconds between two acknowledgements at least: each is noted on disk first"""
+"""minimum seconds between two acknowledgements: each is recorded on disk first"""
 REPORT_SECONDS = 0.1
 LASTING_SECONDS = 30.0
-"""a session without anything to do for so long is a good one"""
+"""a session that has been idle for so long counts as successful"""
 REOPEN_LOOK_SECONDS = 1.0
 STOP_SECONDS = 5.0
-"""what is complete is published within this time after a stop, or comes again"""
+"""limit for publishing what is complete after a stop; the rest is read again later"""
 _MOST_PUBLISHING = 2
-"""manifests on their way; while they are, the next one grows"""
+"""manifests being published at a time; meanwhile the next one grows"""
 
 
-class Session:
-    """One stream, one decoder: from a position until the connection or the worker ends."""
+class Worker(Protocol):
+    """The worker as a session uses it."""
 
-    def __init__(self, worker: CaptureWorker, stream: ReplicationStream, start: Lsn) -> None:
+    @property
+    def config(self) -> Config: ...
+    @property
+    def group(self) -> GroupConfig: ...
+    @property
+    def owner(self) -> Owner: ...
+    @property
+    def source(self) -> CaptureSource: ...
+    @property
+    def executor(self) -> Executor: ...
+    @property
+    def changelog(self) -> ChangeLog: ...
+    @property
+    def report(self) -> CaptureReport: ...
+    @property
+    def unreported(self) -> bool:
+        """Whether there is progress that was not passed on yet."""
+
+    def update(self, urgent: bool = False, /, **changes: Any) -> None:
+        """Record progress; reported at once if urgent, otherwise a few times a second."""
+
+    def streaming(self, last: Manifest | None, **positions: Lsn) -> None:
+        """The stream is open."""
+
+    def note_success(self) -> None:
+        """Something has become durable, or the session has lasted: the failure counter starts anew."""
+
+    def reopens(self, acknowledged: Lsn) -> bool:
+        """Whether the stream is to be opened again, with one publication more."""
+
+
+class StreamSession:
+    """One stream and one decoder: from a position until the connection or the worker ends."""
+
+    def __init__(self, worker: Worker, stream: ChangeSource, start: Lsn) -> None:
         self._worker, self._stream = worker, stream
-        self._log = worker.changelog
-        self._resolver = Resolver(worker.config.source, worker.group.name, self._log, worker.config.tables)
-        self._budget = Budget(self._log, worker.config.changelog.max_bytes, worker.group.name)
-        self._pipeline = Pipeline(self._log, self._resolver, self._log.position(), stream.binary)
-        self._spools = Spools(self._log.directory / "spool")
-        self._ahead = Ahead(self._pipeline)
-        self._streamed = Demultiplexer(self._spools, self._ahead)
+        self._log, self._monotonic = worker.changelog, worker.executor.clock.monotonic
+        self._resolver = RelationResolver(
+            worker.source.catalog(), worker.group.name, self._log, worker.config.tables,
+            published_only=stream.capabilities.published_only,
+        )  # fmt: skip
+        self._budget = Budget(self._log, worker.config.changelog.max_bytes, worker.group.name, self._monotonic)
+        self._pipeline = Pipeline(
+            self._log, self._resolver, self._log.position(), stream.capabilities.binary, worker.executor,
+            worker.source.token,
+        )  # fmt: skip
+        self._spools = Spools(self._log.storage.scratch("spool"), worker.executor)
+        self._speculative = SpeculativeReader(self._pipeline)
+        self._streamed = Demultiplexer(self._spools, self._speculative)
         self._intake = Intake()
         self._wake = (*worker.owner.wake, self._pipeline.wake)
         self._flush_until: Lsn | None = None
-        """when all below it has come, what is complete is published at once"""
+        """what is complete is published as soon as everything below it has arrived"""
         self._owes_answer = False
-        """whether a flush was requested and its answer has not been sent"""
+        """whether a flush was requested and not yet reported as done"""
         self._pending_since: float | None = None
-        """since when a complete transaction waits for a manifest to be asked for"""
+        """since when a complete transaction has been waiting for its manifest to be requested"""
         self._handed_over = 0
-        """bytes of complete transactions that the next manifest has so far"""
+        """bytes of complete transactions for the next manifest so far"""
         self._logged = start
         self._acknowledged_at = 0.0
-        """when a position was last acknowledged that no manifest has"""
-        self._passed_at = 0.0
-        """when the pipeline was last asked whether it has anything of ours at all"""
-        self._control: Connection | None = None
-        self._opened = time.monotonic()
-        self._beat_at, self._beat_logged = time.monotonic(), start
-        self._looked_at = time.monotonic()
+        """when a position beyond the last manifest was last acknowledged"""
+        self._reported_at = 0.0
+        """when the pipeline was last asked whether it has mirrored rows"""
+        self._control: ControlSession | None = None
+        self._opened = self._monotonic()
+        self._heartbeat_at, self._heartbeat_logged = self._monotonic(), start
+        self._looked_at = self._monotonic()
 
     def follow(self) -> None:
         self._worker.streaming(self._log.last(), **self._positions())
@@ -83,24 +121,24 @@ class Session:
             if (until := owner.poll_commands()) is not None:
                 self._flush_until = until
                 self._stream.ask()
-            self._hand_over()
+            self._pass_on_complete()
             if self._due() or self._flush_requested():
                 self._publish()
-            elif self._may_pass():
-                self._pass_over()
+            elif self._report_due():
+                self._report_if_empty()
             self._take_published()
             self._advance_idle()
-            self._beat()
-            if self._idle and time.monotonic() - self._opened > LASTING_SECONDS:
-                self._worker.proven()
+            self._send_heartbeat()
+            if self._idle and self._monotonic() - self._opened > LASTING_SECONDS:
+                self._worker.note_success()
             self._worker.update(**self._positions())
             if self._reopens():
                 break
         self._finish()
 
     def _reopens(self) -> bool:
-        """Whether the stream is to be opened again, with one publication more. Looked at now and then."""
-        now = time.monotonic()
+        """Whether to reopen the stream with an additional publication. Checked from time to time."""
+        now = self._monotonic()
         if now - self._looked_at < REOPEN_LOOK_SECONDS:
             return False
         self._looked_at = now
@@ -115,54 +153,55 @@ class Session:
             self._control.close()
 
     def _read(self) -> None:
-        """The one place where reading pauses; it goes on by itself when the reason is gone."""
+        """Read, or pause; the only place where reading pauses."""
         usage = self._budget.look(self._spools.bytes + self._pipeline.unpublished_bytes)
         self._worker.update(usage.level is not self._worker.report.budget.level, budget=usage)
         if usage.paused:
-            self._stay_while_the_server_does(min(self._patience(), RECHECK_SECONDS))
+            self._stay_while_the_server_does(min(self._wait_seconds(), RECHECK_SECONDS))
         elif self._pipeline.full:
-            self._stream.stay(self._patience(), self._wake)
-        elif messages := self._stream.read(self._patience(), self._wake):
+            self._stream.stay(self._wait_seconds(), self._wake)
+        elif messages := self._stream.read(self._wait_seconds(), self._wake):
             self._feed(messages)
 
     def _stay_while_the_server_does(self, seconds: float) -> None:
-        """Read nothing for a while. A server that shuts down waits for its readers, and says so to other sessions only:
-        it ends them.
+        """Read nothing for a while. A server that shuts down waits for its walsenders and does not notify them, but it
+        ends ordinary sessions, such as the control session.
         """
-        control = self._session()
-        self._stream.stay(seconds, (*self._wake, control.fileno()))
-        if not alive(control):
+        control = self._control_session()
+        ended = control.fileno()
+        self._stream.stay(seconds, self._wake if ended is None else (*self._wake, ended))
+        if not control.alive():
             raise ConnectionFailed(server="the source", cause="the server ends its sessions: it may be shutting down")
 
-    def _session(self) -> Connection:
-        """An ordinary session of this thread's own."""
+    def _control_session(self) -> ControlSession:
+        """An ordinary session of this thread."""
         if self._control is None or self._control.closed:
-            self._control = connect(self._worker.config.source, self._worker.group.name)
+            self._control = self._worker.source.control()
         return self._control
 
     def _feed(self, messages: Messages) -> None:
-        for item in self._streamed.feed(messages) if self._stream.streaming else [messages]:
+        for item in self._streamed.feed(messages) if self._stream.capabilities.streamed else [messages]:
             if isinstance(item, Streamed):
                 self._feed_streamed(item)
             else:
                 self._intake.feed(item)
         if self._pending_since is None and self._intake.has_complete:
-            self._pending_since = time.monotonic()
+            self._pending_since = self._monotonic()
 
     def _feed_streamed(self, transaction: Streamed) -> None:
         if self._intake.in_transaction:
             raise SourceError(operation="reading the stream", cause="a streamed transaction commits inside another")
-        # What came before it goes before it, descriptions of tables outside of any transaction too.
+        # Everything before it is passed on first, also relation messages between transactions.
         self._take_complete()
         self._pipeline.take(self._intake.take_open())
-        self._ahead.complete(transaction.xid)
+        self._speculative.complete(transaction.xid)
         self._pipeline.take_streamed(transaction)
         self._handed_over += transaction.bytes
         if self._pending_since is None:
-            self._pending_since = time.monotonic()
+            self._pending_since = self._monotonic()
 
-    def _hand_over(self) -> None:
-        """Pass on what is enough to be worth it: rows are written in portions of this size."""
+    def _pass_on_complete(self) -> None:
+        """Pass on complete messages if there are enough: rows are written in portions of this size."""
         if self._intake.complete_is_worth_decoding(self._pipeline.idle):
             self._take_complete()
         if self._intake.open_is_worth_decoding:
@@ -178,9 +217,11 @@ class Session:
         if self._pending_since is None:
             return False
         publishing = self._pipeline.publishing
+        if self._stream.awaits_acknowledgement and not self._intake.in_transaction:
+            return not publishing
         if self._handed_over + self._intake.complete_bytes >= self._worker.group.flush_bytes:
             return publishing < _MOST_PUBLISHING
-        return not publishing and time.monotonic() - self._pending_since >= self._worker.group.flush_interval
+        return not publishing and self._monotonic() - self._pending_since >= self._worker.group.flush_interval
 
     def _flush_requested(self) -> bool:
         if self._flush_until is None or self._stream.received < self._flush_until:
@@ -193,17 +234,17 @@ class Session:
         self._pipeline.publish()
         self._pending_since, self._handed_over = None, 0
 
-    def _may_pass(self) -> bool:
-        """Whether transactions wait for a manifest for so long that it is asked if any of them has a row of ours."""
+    def _report_due(self) -> bool:
+        """Whether complete transactions have waited so long that the pipeline is asked if they have mirrored rows."""
         if self._pending_since is None or self._pipeline.publishing:
             return False
-        return time.monotonic() - max(self._pending_since, self._passed_at) >= IDLE_ACKNOWLEDGE_SECONDS
+        return self._monotonic() - max(self._pending_since, self._reported_at) >= IDLE_ACKNOWLEDGE_SECONDS
 
-    def _pass_over(self) -> None:
-        """Without a row of ours, what is complete moves the position; otherwise it waits for its manifest."""
-        self._passed_at = time.monotonic()
+    def _report_if_empty(self) -> None:
+        """Without mirrored rows, complete transactions move the position; otherwise they wait for their manifest."""
+        self._reported_at = self._monotonic()
         self._take_complete()
-        self._pipeline.pass_over()
+        self._pipeline.report_if_empty()
 
     def _take_published(self) -> None:
         for published in self._pipeline.published():
@@ -216,20 +257,20 @@ class Session:
         cut, manifest = published.cut, published.manifest
         self._logged = max(self._logged, cut.to_lsn)
         if manifest is None:
-            # Transactions without a row of ours move the position, not the log; there may be one every moment.
+            # Transactions without mirrored rows move the position, not the log; there may be very many.
             self._acknowledge_logged(_SOON)
             return
         self._budget.published(manifest)
         self._stream.acknowledge(cut.to_lsn)
-        self._worker.proven()
+        self._worker.note_success()
         self._worker.update(True, manifest=manifest.number, commit_ts=cut.commit_ts, **self._positions())
 
     def _finish(self) -> None:
-        """Publish what is complete, if that can be had in time; what can't comes again."""
+        """Publish what is complete within a limit; the rest is read again later."""
         if self._pending_since is not None:
             self._publish()
-        until = time.monotonic() + STOP_SECONDS
-        while self._pipeline.publishing and (left := until - time.monotonic()) > 0:
+        until = self._monotonic() + STOP_SECONDS
+        while self._pipeline.publishing and (left := until - self._monotonic()) > 0:
             self._stream.stay(left, (self._pipeline.wake,))
             self._take_published()
         self._advance_idle(at_once=True)
@@ -242,47 +283,47 @@ class Session:
             "acknowledged_lsn": max(self._worker.report.acknowledged_lsn, self._stream.acknowledged),
         }
 
-    def _patience(self) -> float:
-        now = time.monotonic()
-        waits = [self._beat_at + self._worker.config.source.heartbeat_interval - now]
+    def _wait_seconds(self) -> float:
+        now = self._monotonic()
+        waits = [self._heartbeat_at + self._worker.config.source.heartbeat_interval - now]
         if self._pending_since is not None and not self._pipeline.publishing:
             waits.append(self._pending_since + self._worker.group.flush_interval - now)
         if self._worker.unreported:
             waits.append(REPORT_SECONDS)
         if self._pending_since is not None and not self._pipeline.publishing:
-            waits.append(max(self._pending_since, self._passed_at) + IDLE_ACKNOWLEDGE_SECONDS - now)
+            waits.append(max(self._pending_since, self._reported_at) + IDLE_ACKNOWLEDGE_SECONDS - now)
         if self._idle and self._logged > self._stream.acknowledged:
             waits.append(self._acknowledged_at + IDLE_ACKNOWLEDGE_SECONDS - now)
         return max(0.0, min(waits))
 
     @property
     def _idle(self) -> bool:
-        """Whether all that came is durable. A streamed transaction that runs is the server's to send again."""
+        """Whether everything received is durable. Open streamed transactions are sent again by the server."""
         return self._pending_since is None and not self._pipeline.publishing and not self._intake.in_transaction
 
     def _advance_idle(self, at_once: bool = False) -> None:
-        """With nothing pending, everything that the server has sent so far is logged: it may forget that WAL."""
+        """With nothing pending, everything that the server has sent is logged, so the slot may advance."""
         if not self._idle:
             return
         self._logged = max(self._logged, self._stream.keepalive_lsn)
         self._acknowledge_logged(0.0 if at_once else IDLE_ACKNOWLEDGE_SECONDS)
 
     def _acknowledge_logged(self, seconds: float) -> None:
-        """Acknowledge a position beyond the last manifest, if that was last done so many seconds ago."""
-        now = time.monotonic()
+        """Acknowledge a position beyond the last manifest, if the last time is so many seconds ago."""
+        now = self._monotonic()
         if self._logged > self._stream.acknowledged and now - self._acknowledged_at >= seconds:
             self._log.record_acknowledged(self._logged)
             self._stream.acknowledge(self._logged)
             self._acknowledged_at = now
-            self._worker.proven()
+            self._worker.note_success()
 
-    def _beat(self) -> None:
-        """When nothing has moved for a while though the server's WAL has, write an empty transaction to get a sign."""
-        now = time.monotonic()
-        if now - self._beat_at < self._worker.config.source.heartbeat_interval:
+    def _send_heartbeat(self) -> None:
+        """If the position has not moved although the server's WAL has, write a message to the WAL to receive."""
+        now = self._monotonic()
+        if now - self._heartbeat_at < self._worker.config.source.heartbeat_interval:
             return
-        if self._idle and self._logged == self._beat_logged and not self._worker.report.budget.paused:
-            conn = self._session()
-            if wal_end(conn) > self._logged:
-                mark(conn)
-        self._beat_at, self._beat_logged = now, self._logged
+        if self._idle and self._logged == self._heartbeat_logged and not self._worker.report.budget.paused:
+            control = self._control_session()
+            if control.wal_end() > self._logged:
+                control.mark()
+        self._heartbeat_at, self._heartbeat_logged = now, self._logged

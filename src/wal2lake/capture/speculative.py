@@ -1,6 +1,6 @@
-"""The reading side of working ahead: blocks of running transactions go to the pipeline in portions worth decoding.
+"""The reading side of speculative decoding: passes blocks of open transactions to the pipeline in large portions.
 
-A transaction that loses a part to a rollback is no longer worked on ahead; it is read from its spool at its commit.
+A transaction of which a part is rolled back is not decoded speculatively any more; its spool is read at its commit.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ..decode import Messages, slice_bytes
 from .pipeline import Pipeline
 
-MOST_AHEAD = 2
-"""transactions at a time: each has segments of its own that grow"""
+MAX_SPECULATIVE = 2
+"""transactions at a time: each has growing segments of its own"""
 
 
 @dataclass
@@ -21,13 +21,13 @@ class _Waiting:
     messages: int = 0
 
 
-class Ahead:
+class SpeculativeReader:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._waiting: dict[int, _Waiting] = {}
 
     def begin(self, xid: int) -> None:
-        if len(self._waiting) < MOST_AHEAD:
+        if len(self._waiting) < MAX_SPECULATIVE:
             self._waiting[xid] = _Waiting()
 
     def take(self, xid: int, messages: Messages) -> None:
@@ -38,7 +38,7 @@ class Ahead:
         waiting.bytes += messages.size
         waiting.messages += len(messages)
         if waiting.bytes >= slice_bytes(waiting.bytes, waiting.messages):
-            self._pipeline.take_ahead(xid, waiting.parts)
+            self._pipeline.take_speculative(xid, waiting.parts)
             self._waiting[xid] = _Waiting()
 
     def forget(self, xid: int) -> None:
@@ -46,7 +46,7 @@ class Ahead:
             self._pipeline.forget(xid)
 
     def complete(self, xid: int) -> None:
-        """A transaction has committed: what is left of it is handed over."""
+        """A transaction has committed: pass on the rest of it."""
         waiting = self._waiting.pop(xid, None)
         if waiting is not None and waiting.parts:
-            self._pipeline.take_ahead(xid, waiting.parts)
+            self._pipeline.take_speculative(xid, waiting.parts)

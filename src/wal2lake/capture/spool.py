@@ -1,16 +1,15 @@
-"""Spools: the raw messages of transactions that still run, on disk until it is known how each ends.
+"""Spools: raw messages of open transactions, on disk until it is known whether each one commits.
 
     append ──► parts in memory ── full ──► frames in <directory>/<number>.spool: lengths, then messages
-    truncate ◄── a sub-transaction was rolled back        pieces ──► the messages again, a bounded portion at a time
+    truncate ◄── a subtransaction was rolled back        pieces ──► the messages again, a bounded portion at a time
 
-Nothing here is durable, or must be: the slot has it all. A spool that is finished is not changed any more, so another
-thread may read it while others grow.
+Nothing here is durable: after a crash the slot sends it again. A finished spool does not change, so another thread may
+read it while others grow.
 """
 
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +18,21 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from ..executor import SYSTEM_EXECUTOR, Executor
+
 Lengths = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
 FRAME_BYTES = 1024 * 1024
-"""what one transaction keeps in memory before it is written"""
+"""what one transaction may keep in memory"""
 BUFFER_BYTES = 16 * 1024 * 1024
-"""what all transactions keep in memory together"""
+"""what all transactions together may keep in memory"""
 _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Whole messages, one after the other."""
+    """Consecutive whole messages."""
 
     data: Bytes
     lengths: Lengths
@@ -55,26 +56,26 @@ class _Frame:
 
 
 class Spools:
-    """The spools of one stream, in a directory of their own. Whatever is in it from before is removed."""
+    """The spools of one stream, in a directory of their own. Files left there by an earlier process are deleted."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, executor: Executor = SYSTEM_EXECUTOR) -> None:
         self.directory = directory
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         self._growing: dict[int, Spool] = {}
         self._number = 0
-        self._lock = threading.Lock()
+        self._lock = executor.lock()
         self._on_disk = 0
         self._in_memory = 0
 
     @property
     def bytes(self) -> int:
-        """What the files hold at the moment."""
+        """Bytes in files."""
         return self._on_disk
 
     @property
     def buffered(self) -> int:
-        """What is held in memory at the moment, of transactions that run and of finished ones that are still kept."""
+        """Bytes in memory, of open transactions and of finished ones that are not removed yet."""
         return self._in_memory
 
     def open(self) -> Spool:
@@ -92,13 +93,13 @@ class Spools:
             self._on_disk = self._in_memory = 0
 
     def account(self, disk: int, memory: int) -> None:
-        """Spools report what they take and give back."""
+        """Called by spools with changes of their sizes."""
         with self._lock:
             self._on_disk += disk
             self._in_memory += memory
 
     def keep_small(self) -> None:
-        """Write out the spools that grow when all together hold too much memory."""
+        """Write growing spools to disk if all together hold too much memory."""
         if self._in_memory > BUFFER_BYTES:
             for spool in self._growing.values():
                 spool.write()
@@ -129,7 +130,7 @@ class Spool:
         if self._in_parts >= FRAME_BYTES:
             self.write()
         else:
-            # What waits must not keep the larger buffer alive that it may be a part of.
+            # A copy: what waits must not keep the larger buffer alive that it may be a slice of.
             self._parts[-1] = Piece(part.data.copy(), part.lengths)
         self._spools.keep_small()
 
@@ -163,7 +164,7 @@ class Spool:
         return self._frames[-1].end if self._frames else 0
 
     def truncate(self, offset: int) -> None:
-        """Forget the messages from this offset on, where one of them begins."""
+        """Drop the messages from this offset on; a message must begin there."""
         if offset >= self.size:
             return
         kept = self._parts if offset > self._in_frames else []
@@ -171,7 +172,7 @@ class Spool:
         self.messages -= sum(len(part.lengths) for part in self._parts)
         self._release(0)
         while self._frames and offset < self._in_frames:
-            # A frame that is cut goes back to memory, and is rewritten with what follows.
+            # A frame that is cut goes back to memory and is written again with what follows.
             frame = self._drop_frame()
             if offset > self._in_frames:
                 room = offset - self._in_frames
@@ -199,14 +200,14 @@ class Spool:
                 file.truncate(self._file_end)
 
     def finish(self) -> None:
-        """The transaction has ended: no change comes after this."""
+        """The transaction has ended: there are no changes after this."""
         self._spools.no_longer_grows(self._number)
         if self._spools.buffered > BUFFER_BYTES // 2:
-            # Finished ones wait to be read, and nobody could write them out then.
+            # Finished spools wait to be read and can't be written to disk later.
             self.write()
 
     def pieces(self, most_bytes: int) -> Iterator[Piece]:
-        """The messages in order, in portions of at most that many bytes, or of one message. May be changed freely."""
+        """The messages in order, in portions of at most that many bytes, or one message. Callers may modify them."""
         if self._frames:
             with self._path.open("rb") as file:
                 for frame in self._frames:
@@ -216,7 +217,7 @@ class Spool:
                 yield Piece(part.data[begin:end].copy(), part.lengths[first:last])
 
     def remove(self) -> None:
-        """Delete it; again does nothing."""
+        """Delete it. May be called more than once."""
         if self._gone:
             return
         self._gone = True

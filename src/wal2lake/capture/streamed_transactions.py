@@ -1,12 +1,12 @@
-"""From protocol 2 back to protocol 1: transactions that the server streams while they run, in the order of commits.
+"""From protocol 2 to protocol 1: puts transactions that are streamed before their commit into commit order.
 
-    plain messages ────────────────────────────────────────────────► as they came
+    plain messages ────────────────────────────────────────────────► unchanged
     blocks  S xid … E ──► one spool per transaction ── c (commit) ──► Streamed: BEGIN, its messages, COMMIT
                                          │ └─ A (abort) ──► removed
-                                         └─ A of a sub-transaction ──► cut back to where that began
+                                         └─ A of a subtransaction ──► truncated to where that began
 
-It is what PostgreSQL's own subscriber does. Runs of messages are handled at once; only the marks between them, which
-are few, and descriptions of tables are looked at one by one. Who wants to work ahead is shown the blocks as they come.
+PostgreSQL's own subscriber does the same. Runs of messages are handled together; only the messages between them and
+relation messages, which are few, are handled one by one. For speculative decoding blocks are passed on as they come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..decode.messages import (
+from ..decode import (
     BEGIN,
     COMMIT,
     KIND_AT,
@@ -30,14 +30,13 @@ from ..decode.messages import (
     STREAM_COMMIT,
     STREAM_START,
     STREAM_STOP,
-    Bytes,
     Commit,
     Messages,
-    Positions,
     among,
+    picked,
 )
-from ..decode.spans import picked
 from ..errors import SourceError
+from ..types import Bytes, Positions
 from .spool import Piece, Spool, Spools
 
 _BODY = KIND_AT + 1
@@ -52,13 +51,13 @@ _COMMIT = struct.Struct(">cqqqBBqqq")
 
 _IS_MARK = among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT]))
 _IS_NOTED = among(bytes([STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT, RELATION]))
-# Inside a block these carry the xid of their (sub-)transaction; Origin does not.
-_HAS_XID = among(b"RYIUDTM")
+# Inside a block these carry the xid of their (sub)transaction; Origin does not.
+_HAS_XID = among(b"RYIUDTMX")
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A transaction that was streamed and has committed. Its messages are given again as if it had come whole."""
+    """A streamed transaction that has committed, as if it had been sent whole."""
 
     xid: int
     commit_lsn: int
@@ -81,7 +80,7 @@ class Streamed:
         return Commit(self.commit_lsn, self.end_lsn, self.commit_us)
 
     def chunks(self, most_bytes: int) -> Iterator[Messages]:
-        """Protocol 1's messages in XLogData, at most about that many bytes of them at a time. Any thread may ask."""
+        """Protocol 1 messages in XLogData, in portions of about that many bytes. Any thread may call it."""
         envelope = b"w", self.commit_lsn, self.end_lsn, self.commit_us
         yield Messages.of([_BEGIN.pack(*envelope, BEGIN, self.commit_lsn, self.commit_us, self.xid)])
         for piece in self._spool.pieces(most_bytes):
@@ -89,39 +88,39 @@ class Streamed:
         yield Messages.of([_COMMIT.pack(*envelope, COMMIT, 0, self.commit_lsn, self.end_lsn, self.commit_us)])
 
     def remove(self) -> None:
-        """Delete what is kept of it on disk; it can't be read any more."""
+        """Delete its spool; it can't be read afterwards."""
         self._spool.remove()
 
 
-class Ahead(Protocol):
-    """Somebody who looks at the changes of transactions that still run. What they show may yet be taken back."""
+class Speculation(Protocol):
+    """Receives changes of open transactions. They may be rolled back later."""
 
     def begin(self, xid: int) -> None: ...
     def take(self, xid: int, messages: Messages) -> None:
-        """The next messages of a transaction, as they stand in a block."""
+        """The next messages of a transaction, as they are in a block."""
 
     def forget(self, xid: int) -> None:
-        """A transaction was aborted, or a part of it that was shown."""
+        """A transaction was aborted, or a part of it that was passed on."""
 
 
 class Demultiplexer:
-    """Takes a protocol 2 stream's messages in order, keeps those of running transactions in spools."""
+    """Takes the messages of a protocol 2 stream in order, and keeps those of open transactions in spools."""
 
-    def __init__(self, spools: Spools, ahead: Ahead | None = None) -> None:
-        self._spools, self._ahead = spools, ahead
+    def __init__(self, spools: Spools, speculative: Speculation | None = None) -> None:
+        self._spools, self._speculative = spools, speculative
         self._running: dict[int, _Running] = {}
         self._block: _Running | None = None
         self._arrived = 0
         self._described: dict[int, _Description] = {}
-        """of each table the last one that counts for transactions to come"""
+        """for each table the last description that is valid for later transactions"""
 
     @property
     def running(self) -> int:
-        """How many streamed transactions have neither committed nor aborted."""
+        """Number of streamed transactions that have neither committed nor aborted."""
         return len(self._running)
 
     def feed(self, messages: Sequence[bytes]) -> list[Sequence[bytes] | Streamed]:
-        """Take CopyData payloads of XLogData; what is complete comes back, in the order of the stream."""
+        """Take CopyData payloads of XLogData; return what is complete, in the order of the stream."""
         some = messages if isinstance(messages, Messages) else Messages.of(messages)
         noted = np.flatnonzero(_IS_NOTED[some.kinds]).tolist()
         if self._block is None and not _IS_MARK[some.kinds[noted]].any():
@@ -131,7 +130,7 @@ class Demultiplexer:
         return self._split(some, noted)
 
     def close(self) -> None:
-        """Remove the spools of transactions that still run; the stream has ended and will begin again."""
+        """Delete the spools of open transactions; the server sends them again to the next stream."""
         for transaction in self._running.values():
             transaction.spool.remove()
         self._running, self._block = {}, None
@@ -164,8 +163,8 @@ class Demultiplexer:
             plain.append(messages)
         else:
             self._arrived = self._block.take(messages, self._arrived)
-            if self._ahead is not None:
-                self._ahead.take(self._block.xid, messages)
+            if self._speculative is not None:
+                self._speculative.take(self._block.xid, messages)
 
     def _describe(self, message: bytes) -> None:
         (oid,) = _OID.unpack_from(message, _BODY)
@@ -184,11 +183,11 @@ class Demultiplexer:
             return
         xid, first = _STREAM_START.unpack_from(message, _BODY)
         if (xid in self._running) == bool(first):
-            raise _disorder(f"transaction {xid} begins twice, or goes on without a beginning")
+            raise _disorder(f"transaction {xid} begins twice, or continues without a beginning")
         if first:
             self._running[xid] = _Running(xid, self._spools.open())
-            if self._ahead is not None:
-                self._ahead.begin(xid)
+            if self._speculative is not None:
+                self._speculative.begin(xid)
         self._block = self._running[xid]
 
     def _require_no_block(self) -> None:
@@ -196,7 +195,7 @@ class Demultiplexer:
             raise _disorder(f"the block of transaction {self._block.xid} has no end")
 
     def _abort(self, xid: int, subxid: int) -> None:
-        # Transactions without a streamed change may be named here too; there is nothing of theirs to forget.
+        # Transactions without a streamed change may be named here, too; they have no spool.
         transaction = self._running.get(xid)
         if transaction is None:
             return
@@ -205,14 +204,14 @@ class Demultiplexer:
             transaction.spool.remove()
         elif not transaction.roll_back(subxid):
             return
-        if self._ahead is not None:
-            self._ahead.forget(xid)
+        if self._speculative is not None:
+            self._speculative.forget(xid)
 
     def _commit(self, message: bytes) -> tuple[Streamed, list[bytes]]:
-        """The transaction, and the descriptions that must follow it.
+        """The transaction, and the relation messages that must follow it.
 
-        The messages of a streamed transaction are read at its commit, but a table's description that came between them
-        and the commit is newer, and the server counts on that one.
+        The messages of a streamed transaction are read at its commit. A relation message that arrived between them and
+        the commit is newer, and the server does not send it again.
         """
         self._require_no_block()
         xid, _flags, commit_lsn, end_lsn, commit_us = _STREAM_COMMIT.unpack_from(message, _BODY)
@@ -232,7 +231,7 @@ class Demultiplexer:
 
 @dataclass(frozen=True)
 class _Description:
-    """A Relation message of protocol 1, and its place among all that came."""
+    """A Relation message of protocol 1, and its number among all relation messages."""
 
     arrived: int
     message: bytes
@@ -240,14 +239,14 @@ class _Description:
 
 @dataclass(frozen=True)
 class _DescribedAt:
-    """The last description of a table in a transaction; none where it was rolled back, and an earlier one may count."""
+    """The last description of a table in a transaction; none if it was rolled back, so that an earlier one is valid."""
 
     offset: int
     description: _Description | None
 
 
 class _Running:
-    """A streamed transaction whose end has not come."""
+    """A streamed transaction that has not ended."""
 
     def __init__(self, xid: int, spool: Spool) -> None:
         self.xid = xid
@@ -257,7 +256,7 @@ class _Running:
         self._last = xid
 
     def take(self, messages: Messages, arrived: int) -> int:
-        """Keep messages of a block; `arrived` descriptions came before, and that many did after."""
+        """Keep messages of a block; `arrived` relation messages came before. Return how many came by its end."""
         has_xid = _HAS_XID[messages.kinds]
         _require_transactional(messages.kinds, messages.lengths[has_xid])
         at, start = messages.start[has_xid], self.spool.size
@@ -279,14 +278,14 @@ class _Running:
         another = xids != np.concatenate([[self._last], xids[:-1]])
         self._last = int(xids[-1])
         if another.any():
-            # Changes of the transaction itself go only with the whole of it.
+            # Changes of the top-level transaction are rolled back only with all of it.
             another &= xids != self.xid
             self._subtransactions.add(xids[another], offsets[another])
 
     def roll_back(self, subxid: int) -> bool:
-        """Forget a sub-transaction; whether it had changes.
+        """Roll back a subtransaction; return whether it had changes.
 
-        They nest: all that came since its first change is its own or its children's.
+        Subtransactions nest: everything since its first change belongs to it or to its children.
         """
         offset = self._subtransactions.begin(subxid)
         if offset is None:
@@ -302,9 +301,9 @@ class _Running:
 
 @dataclass
 class _Subtransactions:
-    """Where changes of another sub-transaction begin: twelve bytes each, for there may be millions.
+    """Offsets at which the subtransaction changes, in twelve bytes each: there may be millions.
 
-    One may be in it more than once, when children stand between its changes; its first place counts.
+    A subtransaction may occur more than once, with children between its changes; the first offset is used.
     """
 
     _xids: array[int] = field(default_factory=lambda: array("I"))
@@ -343,22 +342,22 @@ def _xids(data: Bytes, at: Positions) -> npt.NDArray[np.uint32]:
 
 
 def plain(messages: Messages) -> Messages:
-    """Messages of a block as protocol 1 has them."""
+    """Messages of a block in the format of protocol 1."""
     return _without_xids(messages.data.copy(), messages.lengths)
 
 
 def _without_xids(data: Bytes, lengths: Positions) -> Messages:
-    """The data is written over."""
+    """Modifies the data in place."""
     at = np.cumsum(lengths) - lengths
     has_xid = _HAS_XID[data[at + KIND_AT]]
-    # Envelope and kind move up over the xid, so that each message is whole; then they are put together.
+    # Envelope and kind move up over the xid, so that each message is contiguous; then the messages are joined.
     head: npt.NDArray[Any] = np.ndarray((len(data) - KIND_AT,), f"V{_BODY}", data, strides=(1,))
     moved = at[has_xid]
     head[moved + _XID_BYTES] = head[moved]
     gap = _XID_BYTES * has_xid
     start = at + gap
     if not gap[0]:
-        # Slices want some bytes before them.
+        # `Slices` needs some bytes before the first value.
         data, start = np.concatenate([np.zeros(_XID_BYTES, np.uint8), data]), start + _XID_BYTES
     return picked(data, start, lengths - gap)
 

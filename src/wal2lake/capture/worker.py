@@ -1,7 +1,7 @@
-"""Capture of one group, as long as it is wanted: a session after the other, and what is told of them.
+"""Capture of one group: one replication session after the other, until it is stopped or fails for good.
 
-A session follows the stream from the change log's position. After any failure the next one begins there again, with
-what no manifest names swept away: nothing is lost, nothing repeated.
+A session follows the stream from the change log's position. After a failure the next session begins there again, and
+files that no manifest names are deleted: nothing is lost or repeated.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ from __future__ import annotations
 import errno
 import logging
 import random
-import select
-import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from ..changelog import ChangeLog, Manifest
-from ..config import Config, GroupConfig
+from ..changelog import ChangeLog, LogStorage, Manifest
+from ..config import PGOUTPUT, Config, GroupConfig
 from ..decode import TextNeeded, readable
 from ..errors import (
     CaptureError,
     ChangeLogDamaged,
     ConnectionFailed,
-    Kind,
+    ErrorKind,
     LakeUnwritable,
     SlotLost,
     SourceError,
@@ -30,12 +29,12 @@ from ..errors import (
     Wal2LakeError,
     advise,
 )
+from ..executor import SYSTEM_EXECUTOR, Executor
 from ..position import ZERO, Lsn
-from ..retry import CAPTURE
-from ..source import Connection, ServerFacts, connect, publication, selection, server_facts, slot, timeline
-from ..source.stream import Patience, ReplicationStream
-from ..state import logged_in
-from .replication import REPORT_SECONDS, Session
+from ..source import CaptureSource, ControlSession, ServerFacts, StreamRequest
+from ..source.publishing import append_name, publication_used_by
+from ..source.tables import anything_masked
+from .replication import REPORT_SECONDS, StreamSession
 from .report import CaptureReport, CaptureState, Owner
 
 log = logging.getLogger(__name__)
@@ -44,14 +43,17 @@ _NO_ROOM = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
 
 
 class CaptureWorker:
-    """Runs sessions until it is told to stop or an error stays."""
+    """Runs sessions until it is stopped or an error is permanent."""
 
-    def __init__(self, config: Config, group: GroupConfig, owner: Owner, patience: Patience | None = None) -> None:
+    def __init__(
+        self, config: Config, group: GroupConfig, owner: Owner, source: CaptureSource, logs: LogStorage,
+        executor: Executor = SYSTEM_EXECUTOR,
+    ) -> None:  # fmt: skip
         self.config = config.model_copy(update={"tables": config.tables_of(group)})
-        self.group, self.owner, self.patience = group, owner, patience
-        self.changelog = ChangeLog(config.changelog_path, group.name)
-        self.publication = publication.used_by(group)
-        self.appending = publication.append_name(group.name)
+        self.group, self.owner, self.source, self.executor = group, owner, source, executor
+        self.changelog = ChangeLog(logs, group.name)
+        self.publication = publication_used_by(group)
+        self.appending = append_name(group.name)
         self.report = CaptureReport()
         self._failures = 0
         self._needs_text = False
@@ -68,7 +70,7 @@ class CaptureWorker:
                 with self.changelog.held():
                     self._session()
             except TextNeeded as needed:
-                log.info("capture of group %s: values are read as text from here on, for a %s", self.group.name, needed)
+                log.info("capture of group %s: values are requested as text because of a %s", self.group.name, needed)
                 self._needs_text = True
             except Exception as error:
                 if not self._failed(error):
@@ -77,25 +79,25 @@ class CaptureWorker:
         self.update(True, state=CaptureState.STOPPED)
 
     def update(self, urgent: bool = False, /, **changes: Any) -> None:
-        """Note progress; passed on at once when urgent, else a few times a second."""
+        """Record progress; reported at once if urgent, otherwise a few times a second."""
         report = replace(self.report, **changes)
         if report != self.report:
             self.report, self._unreported = report, True
-        now = time.monotonic()
+        now = self.executor.clock.monotonic()
         if self._unreported and (urgent or now - self._reported_at >= REPORT_SECONDS):
             self._unreported = not self.owner.send_report(self.report)
             self._reported_at = now
 
     def streaming(self, last: Manifest | None, **positions: Lsn) -> None:
-        """The stream is open, which is the end of an error of the connection, and of no other."""
+        """The stream is open, which clears an error of the connection, and no other."""
         error = None if isinstance(self.report.error, ConnectionFailed) else self.report.error
         self.update(
             True, state=CaptureState.STREAMING, error=error, connected_once=True, manifest=last.number if last else 0,
             commit_ts=last.commit_ts if last else None, **positions,
         )  # fmt: skip
 
-    def proven(self) -> None:
-        """Something has become durable, or the session has lasted: the next failure is a first one."""
+    def note_success(self) -> None:
+        """Something has become durable, or the session has lasted: the failure counter starts anew."""
         self._failures = 0
         if self.report.error is not None:
             self.update(True, error=None)
@@ -105,25 +107,21 @@ class CaptureWorker:
         return self._unreported
 
     def _session(self) -> None:
-        with connect(self.config.source, self.group.name) as conn:
-            start = self._verify(conn)
+        with closing(self.source.control()) as control:
+            start = self._verify(control)
             appends = self.changelog.appends_since()
             also = (self.appending,) if appends is not None and appends <= start else ()
-            self._require_publications(conn, also, start)
-            binary = self._takes_binary(conn, also)
+            publications = (self.publication, *also)
+            self._require_publications(control, publications, start)
+            binary = self._takes_binary(control, publications)
         swept = self.changelog.sweep()
         if swept:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
-        source = self.config.source
-        if selection.masked(self.config.tables):
-            # A transaction that comes before its commit is kept on disk as it came, and that is unmasked.
-            source = source.model_copy(update={"streaming": False})
-        with ReplicationStream(
-            source, self.slot, self.publication, start, group=self.group.name, patience=self.patience, binary=binary,
-            also=also,
-        ) as stream:  # fmt: skip
+        # Spooled messages are on disk as they came, before masking, so streaming is off if there are masks.
+        streamed = self.config.source.streaming and not anything_masked(self.config.tables)
+        with self.source.open(StreamRequest(self.slot, publications, start, streamed, binary)) as stream:
             self.update(appends=bool(also))
-            session = Session(self, stream, start)
+            session = StreamSession(self, stream, start)
             try:
                 session.follow()
                 stream.finish()
@@ -131,72 +129,76 @@ class CaptureWorker:
                 session.close()
 
     def reopens(self, acknowledged: Lsn) -> bool:
-        """Whether the stream can have the publication of append-only tables now, and was opened without it."""
+        """Whether the stream lacks the publication of append-only tables, which it can have from this position on."""
         since = self.changelog.appends_since() if not self.report.appends else None
         return since is not None and since <= acknowledged
 
-    def _takes_binary(self, conn: Connection, also: Sequence[str]) -> bool:
-        """Whether values are asked for in binary form. That a column in the WAL needs text may still turn out."""
-        if self._needs_text or not self.config.source.binary or selection.masked(self.config.tables):
-            # A hash is that of the text.
+    def _takes_binary(self, control: ControlSession, publications: Sequence[str]) -> bool:
+        """Whether to request values in binary form. A type that needs text may still occur in the WAL."""
+        if self._needs_text or not self.config.source.binary or anything_masked(self.config.tables):
+            # sha256 hashes the text.
             return False
-        types = [one for name in (self.publication, *also) for one in publication.types_in(conn, name)]
+        types = [one for name in publications for one in control.published_types(name)]
         return all(readable(oid, typmod) for oid, typmod in types)
 
-    def _verify(self, conn: Connection) -> Lsn:
-        """The position to stream from, if the slot and the log belong together."""
+    def _verify(self, control: ControlSession) -> Lsn:
+        """The position to stream from. Raises unless the slot and the log belong together."""
         position = self.changelog.position()
-        facts = server_facts(conn)
+        facts = control.facts()
         self.changelog.must_be_from(facts)
-        self._require_not_set_back(conn, facts, position)
-        info = slot.info(conn, self.slot)
+        self._require_not_set_back(control, facts, position)
+        info = control.slot(self.slot)
         if info is None:
             raise SlotLost(slot=self.slot, cause="does not exist", lsn=position)
         if info.lost is not None:
             raise SlotLost(slot=self.slot, cause=info.lost, lsn=position)
         confirmed = info.confirmed_flush_lsn
-        if confirmed is None or info.plugin != "pgoutput" or info.database != facts.database:
+        plugin = PGOUTPUT if self.group.triggers else self.config.source.plugin
+        if info.plugin != plugin:
+            cause = f"has the output plugin {info.plugin}, not {plugin}"
+            raise SlotLost(slot=self.slot, cause=cause, lsn=position)
+        if confirmed is None or info.database != facts.database:
             raise SlotLost(slot=self.slot, cause="was replaced by another one of that name", lsn=position)
-        acknowledged = self._acknowledged(conn, confirmed)
+        acknowledged = self._acknowledged(control, confirmed)
         if confirmed > acknowledged:
-            cause = f"was moved or re-created by somebody else (to {confirmed})"
+            cause = f"was moved or re-created by another program (to {confirmed})"
             raise SlotLost(slot=self.slot, cause=cause, lsn=acknowledged)
         return max(position, confirmed)
 
-    def _acknowledged(self, conn: Connection, confirmed: Lsn) -> Lsn:
-        """The highest position that the slot may have been told. A record that is damaged is made again if it can be.
+    def _acknowledged(self, control: ControlSession, confirmed: Lsn) -> Lsn:
+        """The highest position that may have been acknowledged. A damaged record is restored if possible.
 
-        What the state store in the same database, or the log's witness, has of the position was captured by us.
+        A position that the state store in the same database or the log's witness has was captured by us.
         """
         try:
             return self.changelog.acknowledged()
         except ChangeLogDamaged:
-            known = logged_in(conn, self.group.name) if self.config.state.dsn is None else None
+            known = control.known_position(self.group.name) if self.config.state.dsn is None else None
             ours = max(self.changelog.position(), known or ZERO, self.changelog.witness.stored() or ZERO)
             if confirmed > ours:
                 raise
             self.changelog.record_acknowledged(ours)
-            log.warning("change log of group %s: acknowledged.json was damaged, and is made again", self.group.name)
+            log.warning("change log of group %s: acknowledged.json was damaged and is restored", self.group.name)
             return ours
 
-    def _require_publications(self, conn: Connection, also: Sequence[str], position: Lsn) -> None:
-        for name in (self.publication, *also):
-            if not publication.exists(conn, name):
+    def _require_publications(self, control: ControlSession, publications: Sequence[str], position: Lsn) -> None:
+        for name in publications:
+            if not control.has_publication(name):
                 raise SlotLost(slot=self.slot, cause=f"has no publication {name}", lsn=position)
 
-    def _require_not_set_back(self, conn: Connection, facts: ServerFacts, position: Lsn) -> None:
-        """Refuse a database that has forgotten what was captured from it; its slot may look as if nothing was wrong."""
+    def _require_not_set_back(self, control: ControlSession, facts: ServerFacts, position: Lsn) -> None:
+        """Refuse a database that lost what was captured from it; its slot alone may not show it."""
         witness, cause = self.changelog.witness, None
         if facts.wal_end < position:
             cause = f"its WAL ends at {facts.wal_end}, the log holds changes up to {position}"
         elif (stored := witness.stored()) is not None:
-            # Looked at again, because the run writes it meanwhile, after the database.
-            known = logged_in(conn, self.group.name)
+            # Read again: the run writes it concurrently, after the database.
+            known = control.known_position(self.group.name)
             if known is not None and known < stored == witness.stored():
-                cause = f"it knew of position {stored}, and knows of {known} only"
+                cause = f"position {stored} was written to it, and it has {known} only"
         before, now = witness.timeline(), facts.timeline
         if cause is None and before is not None and now not in (None, before):
-            left = timeline.left_at(self.config.source, now, before)
+            left = control.timeline_left_at(now, before)
             if left is None or left < position:
                 cause = f"timeline {now} left timeline {before} at {left or 'no time'}, the log is at {position}"
         if cause is not None:
@@ -205,9 +207,9 @@ class CaptureWorker:
             witness.on_timeline(now)
 
     def _failed(self, error: Exception) -> bool:
-        """Report an error; whether to try again."""
+        """Report an error; return whether to retry."""
         known = self._known(error)
-        again = known.kind is not Kind.CONFIGURATION or type(known) is SourceError
+        again = known.kind is not ErrorKind.CONFIGURATION or type(known) is SourceError
         log.warning("capture of group %s: %s", self.group.name, known)
         log.debug("capture of group %s failed", self.group.name, exc_info=error)
         state = CaptureState.RECONNECTING if again else CaptureState.FAILED
@@ -218,16 +220,14 @@ class CaptureWorker:
         if isinstance(error, Wal2LakeError):
             return error
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return LakeUnwritable(path=error.filename or str(self.changelog.directory), cause=error.strerror)
+            return LakeUnwritable(path=error.filename or self.changelog.storage.uri(), cause=error.strerror)
         return CaptureError(group=self.group.name, cause=advise(error).message)
 
     def _pause(self) -> None:
         self._failures += 1
-        delay = CAPTURE.after(self._failures, random.random())
-        until = time.monotonic() + delay
-        poll = select.poll()
-        for fd in self.owner.wake:
-            poll.register(fd, select.POLLIN)
-        while not self.owner.stopping and (left := until - time.monotonic()) > 0:
-            if poll.poll(left * 1000):
+        delay = self.source.retry.after(self._failures, random.random())
+        clock = self.executor.clock
+        until = clock.monotonic() + delay
+        while not self.owner.stopping and (left := until - clock.monotonic()) > 0:
+            if self.executor.wait_readable(self.owner.wake, left):
                 self.owner.poll_commands()

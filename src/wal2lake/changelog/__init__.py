@@ -1,19 +1,39 @@
-"""The hand-over between capture and lake: durable segments, published by manifests."""
+"""The hand-over from capture to lake: durable segments, published by manifests.
 
-from .checksum import verify
-from .manifest import Manifest, Refusal, Segment, TableCut, Truncation
+Other packages use the names that are listed here, never the modules behind them.
+"""
+
+from .backlog import Backlog
+from .budget import RECHECK_SECONDS, Budget, Usage
+from .choice import storage_for
+from .manifest import Manifest, ManifestEntry, Segment
 from .origin import Origin, Start, logged_groups
+from .refusals import refused
+from .retention import Retention
+from .segment import SegmentRows, SegmentWriter
+from .stamp import CommitStamp
+from .storage import LogStorage
 from .store import ChangeLog
+from .witness import Witness
 
 __all__ = [
+    "RECHECK_SECONDS",
+    "Backlog",
+    "Budget",
     "ChangeLog",
+    "CommitStamp",
+    "LogStorage",
     "Manifest",
+    "ManifestEntry",
     "Origin",
-    "Refusal",
+    "Retention",
     "Segment",
+    "SegmentRows",
+    "SegmentWriter",
     "Start",
-    "TableCut",
-    "Truncation",
+    "Usage",
+    "Witness",
     "logged_groups",
-    "verify",
+    "refused",
+    "storage_for",
 ]

@@ -1,8 +1,8 @@
-"""The disk that a group's change log may take: how full it is, and whether capture has to wait.
+"""The disk budget of a group's change log: how much is used, and whether capture has to wait.
 
-The capture process adds what it publishes and what its open transactions have on disk. The other process retires
-manifests, oldest first, so one look at the oldest that is known tells whether any have gone. Nothing is ever dropped
-for room: a full log makes capture wait, and the slot holds the WAL meanwhile.
+The capture process adds the sizes of its manifests and of open transactions. The main process retires manifests,
+oldest first, so a check of the oldest known one shows whether any are gone. Nothing is ever dropped to make room: a
+full log makes capture wait, and the slot holds the WAL.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ log = logging.getLogger(__name__)
 
 WARN_SHARE = 0.8
 CALM_SHARE = 0.7
-"""a warning is over below this"""
+"""the warning ends below this"""
 RESUME_SHARE = 0.95
 RECHECK_SECONDS = 0.2
-"""how often the oldest manifest is looked for; capture that waits need not look more often"""
+"""seconds between checks of the oldest manifest; also while capture waits"""
 
 
-class Level(StrEnum):
+class FillLevel(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FULL = "full"
-    """capture waits until something is retired"""
+    """capture waits until manifests are retired"""
     OVERSIZED = "oversized"
-    """over the budget with nothing left to wait for: what is larger than that alone is taken all the same"""
+    """over the budget with nothing to retire: something that is larger than the whole budget is captured anyway"""
 
 
 @dataclass(frozen=True)
 class Usage:
     bytes: int = 0
     max_bytes: int = 0
-    level: Level = Level.OK
+    level: FillLevel = FillLevel.OK
 
     @property
     def paused(self) -> bool:
-        return self.level is Level.FULL
+        return self.level is FillLevel.FULL
 
     @property
     def warning(self) -> str | None:
-        """What is to be known of it, for people; None when all is well."""
+        """A message for people; None if there is enough room."""
         match self.level:
-            case Level.OK:
+            case FillLevel.OK:
                 return None
-            case Level.WARNING:
+            case FillLevel.WARNING:
                 return f"the change log takes {self._share} of its disk budget"
-            case Level.FULL:
+            case FillLevel.FULL:
                 return f"the change log takes {self._share} of its disk budget: capture waits, the slot holds the WAL"
-            case Level.OVERSIZED:
+            case FillLevel.OVERSIZED:
                 return (
                     f"the change log takes {self._share} of its disk budget, and nothing of it can be deleted:"
-                    " capture goes on; set [changelog] max_bytes higher"
+                    " capture continues; set [changelog] max_bytes higher"
                 )
 
     @property
@@ -67,17 +67,17 @@ class Usage:
         return f"{self.bytes / self.max_bytes:.0%}"
 
 
-def judge(before: Level, used: int, most: int, waiting_helps: bool) -> Level:
-    """The level at a usage; it depends on the one before, so that it does not waver around a threshold."""
-    if used >= most or (before is Level.FULL and used >= RESUME_SHARE * most):
-        return Level.FULL if waiting_helps else Level.OVERSIZED
-    if used >= WARN_SHARE * most or (before is not Level.OK and used >= CALM_SHARE * most):
-        return Level.WARNING
-    return Level.OK
+def judge(before: FillLevel, used: int, most: int, waiting_helps: bool) -> FillLevel:
+    """The level at a usage; it depends on the level before, so that it does not oscillate at a threshold."""
+    if used >= most or (before is FillLevel.FULL and used >= RESUME_SHARE * most):
+        return FillLevel.FULL if waiting_helps else FillLevel.OVERSIZED
+    if used >= WARN_SHARE * most or (before is not FillLevel.OK and used >= CALM_SHARE * most):
+        return FillLevel.WARNING
+    return FillLevel.OK
 
 
 class Budget:
-    """The capture process's books of one group's log, from the manifests that are there when it is made."""
+    """Usage of one group's log in the capture process, starting with the manifests that exist."""
 
     def __init__(
         self, changelog: ChangeLog, max_bytes: int, group: str, clock: Callable[[], float] = time.monotonic
@@ -86,7 +86,7 @@ class Budget:
         self._kept = deque(changelog.weights())
         self._bytes = sum(size for _, size in self._kept)
         self._looked_at = 0.0
-        self._told: set[Level] = set()
+        self._warned: set[FillLevel] = set()
         self.usage = Usage(0, max_bytes)
 
     def published(self, manifest: Manifest) -> None:
@@ -94,7 +94,7 @@ class Budget:
         self._bytes += manifest.bytes
 
     def look(self, open_bytes: int) -> Usage:
-        """How full it is, with what transactions that have not committed have on disk."""
+        """The usage, including files of open transactions."""
         now = self._clock()
         if now - self._looked_at >= RECHECK_SECONDS:
             self._looked_at = now
@@ -112,14 +112,14 @@ class Budget:
         while len(self._kept) > 1 and not self._log.has(self._kept[0][0]):
             self._bytes -= self._kept.popleft()[1]
 
-    def _tell(self, before: Level) -> None:
+    def _tell(self, before: FillLevel) -> None:
         usage = self.usage
-        if usage.level is Level.OK:
-            self._told.clear()
-        if before is Level.FULL and usage.level is not Level.OVERSIZED:
-            self._told.discard(Level.FULL)
-            log.warning("group %s: there is room in the change log again: capture goes on", self._group)
-        elif usage.level not in self._told and usage.level is not Level.OK:
-            serious = logging.ERROR if usage.level is Level.OVERSIZED else logging.WARNING
+        if usage.level is FillLevel.OK:
+            self._warned.clear()
+        if before is FillLevel.FULL and usage.level is not FillLevel.OVERSIZED:
+            self._warned.discard(FillLevel.FULL)
+            log.warning("group %s: there is room in the change log again: capture continues", self._group)
+        elif usage.level not in self._warned and usage.level is not FillLevel.OK:
+            serious = logging.ERROR if usage.level is FillLevel.OVERSIZED else logging.WARNING
             log.log(serious, "group %s: %s (%d of %d bytes)", self._group, usage.warning, usage.bytes, usage.max_bytes)
-        self._told.add(usage.level)
+        self._warned.add(usage.level)

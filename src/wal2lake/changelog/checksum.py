@@ -1,6 +1,6 @@
-"""Checksums: a byte of the change log that is not the one that was written is noticed when it is read.
+"""Checksums: detect bytes of the change log that differ from what was written.
 
-JSON documents carry the SHA-256 of their own text as their first key, computed with zeros in its place. That of a
+JSON documents have the SHA-256 of their own text as their first key, computed with zeros in its place. The SHA-256 of a
 segment is in the manifest that names it.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import ChangeLogDamaged
+
+if TYPE_CHECKING:
+    from .storage import LogStorage
 
 _KEY = "sha256"
 _ZEROS = "0" * 64
@@ -24,13 +26,13 @@ def seal(data: Mapping[str, Any]) -> str:
 
 
 def unseal(text: str, first: str) -> dict[str, Any]:
-    """What was sealed. Raises ValueError if it is another text; one without a checksum must begin with key `first`."""
+    """The document. Raises ValueError if its text was changed; one without a checksum must begin with key `first`."""
     data = json.loads(text)
     if not isinstance(data, dict):
         raise ValueError("no document")
     digest = data.pop(_KEY, None)
     if digest is None:
-        # Written before checksums were; unless it is the name of the checksum that was changed.
+        # Written before checksums existed, or the key of the checksum was changed.
         if next(iter(data), None) != first:
             raise ValueError("no checksum")
     elif not isinstance(digest, str) or _digest(text.replace(digest, _ZEROS, 1)) != digest:
@@ -44,15 +46,15 @@ def file_digest(file: IO[bytes]) -> str:
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
 
 
-def verify(path: Path, sha256: str) -> None:
-    """Raises ChangeLogDamaged if a file is not the one that was written. Without a checksum it only has to be there."""
+def verify(storage: LogStorage, name: str, sha256: str) -> None:
+    """Raises ChangeLogDamaged if a file differs from what was written. Without a checksum it only has to exist."""
     try:
-        with path.open("rb") as file:
+        with storage.open(name) as file:
             same = not sha256 or file_digest(file) == sha256
     except FileNotFoundError:
-        raise ChangeLogDamaged(path=str(path), cause="the file is missing") from None
+        raise ChangeLogDamaged(path=storage.uri(name), cause="the file is missing") from None
     if not same:
-        raise ChangeLogDamaged(path=str(path), cause="its checksum is not the one in its manifest")
+        raise ChangeLogDamaged(path=storage.uri(name), cause="its checksum is not the one in its manifest")
 
 
 def _digest(text: str) -> str:

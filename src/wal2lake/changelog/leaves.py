@@ -1,35 +1,37 @@
-"""Which table each partition was mirrored with when it was last seen. The catalog forgets it with the partition."""
+"""The table of each partition when it was last read. The catalog loses it when the partition is dropped."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
-from .durable import read, replace
+from .storage import LogStorage
+
+_NAME = "leaves.json"
 
 
 class Leaves:
-    """One process writes it, another one reads it."""
+    """One process writes, another one reads."""
 
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "leaves.json"
+    def __init__(self, storage: LogStorage) -> None:
+        self._storage = storage
         self._roots: dict[int, int] | None = None
 
     def note(self, roots: Mapping[int, int]) -> None:
-        """Remember partitions with their tables, beside those that are known."""
+        """Store partitions with their tables, in addition to those that are known."""
         known = self._known()
         if not roots.items() <= known.items():
             self._roots = known | dict(roots)
-            replace(self._file, json.dumps({str(leaf): root for leaf, root in self._roots.items()}))
+            data = {str(leaf): root for leaf, root in self._roots.items()}
+            self._storage.put(_NAME, json.dumps(data).encode())
 
     def root_of(self, leaf: int) -> int | None:
-        """The table that a partition was last seen in; None if it never was."""
+        """The last known table of a partition; None if it is unknown."""
         self._roots = None
         return self._known().get(leaf)
 
     def _known(self) -> dict[int, int]:
         if self._roots is None:
-            text = read(self._file)
-            self._roots = {} if text is None else {int(leaf): root for leaf, root in json.loads(text).items()}
+            data = self._storage.get(_NAME)
+            self._roots = {} if data is None else {int(leaf): root for leaf, root in json.loads(data).items()}
         return self._roots

@@ -1,17 +1,18 @@
-"""The manifest: one cut of a group's change log, at a commit boundary.
+"""The manifest: one flush of a group's change log, ending at a commit boundary.
 
 Manifest n holds exactly the transactions with from_lsn <= commit LSN < to_lsn; the next one begins at its to_lsn.
-For every table that changed it names the segment files and what stands between rows: truncations and refusals.
-A manifest that exists is complete and durable; nothing of it changes afterwards.
+For each changed table it names the segment files and what happened between rows: truncations and refusals.
+A manifest that exists is complete, durable and immutable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from ..change import Refusal, Truncation
 from ..position import Lsn
 from .checksum import seal, unseal
 
@@ -32,15 +33,15 @@ class Segment:
     updates: int
     deletes: int
     key_changes: int
-    """updates that moved a row to another key"""
+    """updates that changed the key of a row"""
     unchanged: int
-    """updates with a column that was sent as unchanged TOAST and could not be filled in from the old row"""
+    """updates with an unchanged TOAST value that the old row did not have"""
     leaves: tuple[int, ...] = ()
-    """of a partitioned table: oids of the partitions that the changes are in"""
+    """of a partitioned table: oids of the partitions of its changes"""
     sha256: str = ""
-    """of the whole file; empty where it was written before files had one"""
+    """of the whole file; empty if it was written before checksums existed"""
     split: int = 0
-    """updates that were written as a delete and an insert, and are counted in both"""
+    """updates that were written as a delete and an insert; they are counted in both"""
 
     @property
     def only_inserts(self) -> bool:
@@ -48,36 +49,13 @@ class Segment:
 
     @property
     def changes(self) -> int:
-        """As they were made in the source."""
+        """Number of changes as they were made in the source."""
         return self.rows - self.split
 
 
 @dataclass(frozen=True)
-class Truncation:
-    """A TRUNCATE: rows that came before (commit_lsn, seq) are gone."""
-
-    commit_lsn: Lsn
-    seq: int
-    relation: int | None = None
-    """of a partitioned table: the oid of the one partition that was emptied; None: the whole table"""
-    predicate: str | None = None
-    """PostgreSQL's constraint of that partition (pg_get_partition_constraintdef), None if it could not be had"""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A change that can't be carried: nothing of the table is applied from its transaction on."""
-
-    commit_lsn: Lsn
-    seq: int
-    error: str
-    """name of a class in errors.py"""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TableCut:
-    """What one table has in a manifest."""
+class ManifestEntry:
+    """What a manifest says of one table."""
 
     oid: int
     name: str
@@ -87,12 +65,12 @@ class TableCut:
 
     @property
     def rows(self) -> int:
-        """Rows of its segments and truncations: what there is to read."""
+        """Rows of its segments, and truncations."""
         return sum(segment.rows for segment in self.segments) + len(self.truncations)
 
     @property
     def bytes(self) -> int:
-        """What its segments take on disk."""
+        """Bytes of its segments on disk."""
         return sum(segment.bytes for segment in self.segments)
 
 
@@ -104,15 +82,17 @@ class Manifest:
     transactions: int
     commit_ts: datetime | None
     """commit time of the last transaction in it"""
-    tables: Mapping[int, TableCut]
+    tables: Mapping[int, ManifestEntry]
+    token: str | None = None
+    """what a stream resumes from at its end, where a position alone does not say that"""
 
     @property
     def bytes(self) -> int:
-        """What its segments take on disk."""
+        """Bytes of its segments on disk."""
         return sum(cut.bytes for cut in self.tables.values())
 
     def of(self, oid: int) -> Manifest:
-        """The same cut with one table alone."""
+        """The same manifest with one table only."""
         return replace(self, tables={oid: self.tables[oid]})
 
     def to_json(self) -> str:
@@ -121,11 +101,12 @@ class Manifest:
             "transactions": self.transactions,
             "commit_ts": self.commit_ts.isoformat() if self.commit_ts else None,
             "tables": [_table_to_json(cut) for cut in self.tables.values()],
+            **({} if self.token is None else {"token": self.token}),
         })  # fmt: skip
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Raises ValueError if it is not the text that was written."""
+        """Raises ValueError if the text differs from what was written."""
         data = unseal(text, "format")
         if data["format"] != FORMAT:
             raise ValueError(f"manifest format {data['format']}, this version reads {FORMAT}")
@@ -137,10 +118,11 @@ class Manifest:
             transactions=data["transactions"],
             commit_ts=datetime.fromisoformat(data["commit_ts"]) if data["commit_ts"] else None,
             tables={cut.oid: cut for cut in cuts},
+            token=data.get("token"),
         )
 
 
-def _table_to_json(cut: TableCut) -> dict[str, Any]:
+def _table_to_json(cut: ManifestEntry) -> dict[str, Any]:
     return {
         "oid": cut.oid,
         "name": cut.name,
@@ -150,8 +132,8 @@ def _table_to_json(cut: TableCut) -> dict[str, Any]:
     }
 
 
-def _table_from_json(data: Mapping[str, Any]) -> TableCut:
-    return TableCut(
+def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
+    return ManifestEntry(
         oid=data["oid"],
         name=data["name"],
         segments=tuple(Segment(**{**one, "leaves": tuple(one.get("leaves", ()))}) for one in data["segments"]),

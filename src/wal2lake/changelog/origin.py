@@ -1,36 +1,38 @@
-"""Where a change log comes from: the database, the slot, the position that it begins at."""
+"""The origin of a change log: database, slot and starting position."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ChangeLogDamaged
 from ..position import Lsn
-from .durable import read, replace
+from .storage import LogStorage, Stat
 
 FORMAT = 1
+_NAME = "group.json"
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a stretch of the log begins: its first manifest has this number and continues from this position.
+    """The start of a stretch of the log: its first manifest has this number and continues from this position.
 
-    Between two stretches changes are missing. A table that was applied before must be re-copied.
+    Changes are missing between two stretches, so a table that was copied before must be re-copied.
     """
 
     manifest: int
     lsn: Lsn
+    token: str | None = None
+    """what a stream resumes from, where a position alone does not say that"""
 
     def continues(self, manifest: int, lsn: Lsn) -> bool:
-        """Whether a table that has all manifests up to one, at a position, can follow."""
+        """Whether a table that has all manifests up to one, at a position, can continue."""
         return lsn >= self.lsn and (self.manifest == 1 or manifest >= self.manifest)
 
 
 class Identity(Protocol):
-    """What tells one database of one cluster from every other."""
+    """Identifies a database of a cluster."""
 
     @property
     def system_identifier(self) -> str: ...
@@ -41,41 +43,48 @@ class Identity(Protocol):
 
 @dataclass(frozen=True)
 class Origin:
-    """The database and the slot that a log is from."""
+    """The database and the slot that a log was captured from."""
 
     system_identifier: str
     database_oid: int
     slot: str
 
 
-def logged_groups(root: Path) -> list[str]:
+def logged_groups(storage: LogStorage) -> list[str]:
     """The groups that have a log."""
-    return sorted(path.parent.name for path in root.glob("*/group.json"))
+    return [group for group in storage.prefixes() if storage.stat(f"{group}/{_NAME}") is not None]
+
+
+def _to_json(start: Start) -> dict[str, Any]:
+    token = {} if start.token is None else {"token": start.token}
+    return {"manifest": start.manifest, "lsn": str(start.lsn), **token}
 
 
 class GroupFile:
-    """group.json: which database and slot a log is from, and where its stretches begin."""
+    """group.json: the database and the slot of a log, and the starts of its stretches."""
 
-    def __init__(self, directory: Path, group: str) -> None:
-        self._path, self._group = directory / "group.json", group
-        self._known: tuple[tuple[int, int], dict[str, Any]] | None = None
+    def __init__(self, storage: LogStorage, group: str) -> None:
+        self._storage, self._group = storage, group
+        self._known: tuple[Stat, dict[str, Any]] | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self._storage.stat(_NAME) is not None
 
     def read(self) -> dict[str, Any]:
-        """What it says; it is replaced whole, so the file's identity tells whether it is still that."""
-        try:
-            facts = self._path.stat()
-        except FileNotFoundError:
-            raise self._damaged("group.json is missing") from None
-        identity = (facts.st_ino, facts.st_mtime_ns)
-        if self._known is None or self._known[0] != identity:
-            self._known = (identity, self._parse())
+        """Its contents, cached: it is replaced as a whole, so its tag shows whether the cache is valid."""
+        facts = self._storage.stat(_NAME)
+        if facts is None:
+            raise self._damaged("group.json is missing")
+        if self._known is None or self._known[0] != facts:
+            self._known = (facts, self._parse())
         return self._known[1]
 
     def forget(self) -> None:
         self._known = None
 
     def _parse(self) -> dict[str, Any]:
-        text = read(self._path) or ""
+        text = self._storage.get(_NAME) or b""
         try:
             data: dict[str, Any] = json.loads(text)
         except ValueError:
@@ -88,9 +97,9 @@ class GroupFile:
         data = {
             "format": FORMAT, "group": self._group, "system_identifier": origin.system_identifier,
             "database_oid": origin.database_oid, "slot": origin.slot,
-            "starts": [{"manifest": start.manifest, "lsn": str(start.lsn)} for start in starts],
+            "starts": [_to_json(start) for start in starts],
         }  # fmt: skip
-        replace(self._path, json.dumps(data, indent=1))
+        self._storage.put(_NAME, json.dumps(data, indent=1).encode())
 
     def _damaged(self, cause: str) -> ChangeLogDamaged:
-        return ChangeLogDamaged(group=self._group, path=str(self._path.parent), cause=cause)
+        return ChangeLogDamaged(group=self._group, path=self._storage.uri(), cause=cause)

@@ -1,53 +1,65 @@
-"""A commit entered into a segment whose rows were written before it was known.
+"""Stamps a commit into a segment whose rows were written before the commit was known.
 
-While a transaction runs, its rows carry marks where its commit's LSN and time belong. Such a column is written with a
-dictionary, and uncompressed, so that each row group holds the mark once; the commit is entered by exchanging those
-eight bytes. What comes of it is an ordinary Parquet file.
+Rows of an open transaction have marks instead of commit LSN and commit time. These columns are dictionary-encoded and
+uncompressed, so that each row group holds a mark once; stamping replaces its eight bytes. The result is an ordinary
+Parquet file.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from ..change import MARKED_LSN, MARKED_US
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-MARKED_LSN = 0x7A11_57EA_3D5C_96B1
-MARKED_US = 0x0B24_68AC_E135_79D7
-"""microseconds since 1970; far from any time that PostgreSQL knows"""
 _VALUE = struct.Struct("<q")
 
 
 @dataclass(frozen=True)
-class Commit:
-    """What is entered."""
+class CommitStamp:
+    """The commit to stamp."""
 
     lsn: int
     us: int
     """microseconds since 1970-01-01 UTC"""
 
 
-def stamp(file: BinaryIO, metadata: pq.FileMetaData, columns: tuple[str, str], commit: Commit) -> None:
-    """Enter a commit into a file that is written to its end."""
+class Mark(NamedTuple):
+    """Bytes that occur exactly once in a range of a file, and their replacement of the same length."""
+
+    begin: int
+    end: int
+    mark: bytes
+    value: bytes
+
+
+def marks(metadata: pq.FileMetaData, columns: tuple[str, str], commit: CommitStamp) -> Iterator[Mark]:
+    """The marks in a completely written file; `columns` are those of commit LSN and commit time."""
     wanted = dict(zip(columns, ((MARKED_LSN, commit.lsn), (MARKED_US, commit.us)), strict=True))
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         for place in range(rows.num_columns):
             chunk = rows.column(place)
             if chunk.path_in_schema in wanted:
-                _exchange(file, chunk, *wanted[chunk.path_in_schema])
+                begin, end = chunk.dictionary_page_offset, chunk.data_page_offset
+                if begin is None:
+                    raise ValueError(f"column {chunk.path_in_schema} was written without a dictionary")
+                mark, value = wanted[chunk.path_in_schema]
+                yield Mark(begin, end, _VALUE.pack(mark), _VALUE.pack(value))
 
 
-def _exchange(file: BinaryIO, chunk: Any, mark: int, value: int) -> None:
-    begin, end = chunk.dictionary_page_offset, chunk.data_page_offset
-    if begin is None:
-        raise ValueError(f"column {chunk.path_in_schema} was written without a dictionary")
-    file.seek(begin)
-    page = file.read(end - begin)
-    at = page.find(_VALUE.pack(mark))
-    if at < 0 or page.find(_VALUE.pack(mark), at + 1) >= 0:
-        raise ValueError(f"column {chunk.path_in_schema} does not hold its mark once")
-    file.seek(begin + at)
-    file.write(_VALUE.pack(value))
+def exchange(file: BinaryIO, marks: Iterable[Mark]) -> None:
+    """Replace marks in place. Raises ValueError if a range does not contain its mark exactly once."""
+    for begin, end, mark, value in marks:
+        file.seek(begin)
+        page = file.read(end - begin)
+        at = page.find(mark)
+        if at < 0 or page.find(mark, at + 1) >= 0:
+            raise ValueError(f"bytes {begin} to {end} do not contain their mark once")
+        file.seek(begin + at)
+        file.write(value)

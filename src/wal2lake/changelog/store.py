@@ -1,104 +1,111 @@
-"""The change log of one group, on local storage: what has been captured, durably and in order.
+"""The change log of one group: captured changes, durable and in order.
 
-    <root>/<group>/
-      group.json             which database it is from, and where it begins
-      append.json            from where on the stream has the publication of append-only tables
-      acknowledged.json      the highest position that the source may have been told
+    <group>/
+      group.json             its database and slot, and the starts of its stretches
+      append.json            position from which the stream has the publication of append-only tables
+      acknowledged.json      the highest position that may have been acknowledged to the source
       stored.json, timeline.json     what the source must know, see `witness`
-      manifests/<n>.json     one cut each, n contiguous
+      manifests/<n>.json     one per flush, n contiguous
       segments/<oid>/*.parquet
       schemas/<oid>/<v>.json     see `schemas`
 
-A file appears under its name whole and on disk, or not at all; a manifest is never written over. What no manifest
-names is an orphan file. One process writes (it holds the group's lock), any number read.
+A file appears under its name complete and durable, or not at all; a manifest is immutable. A file that no manifest
+names is an orphan file. One process writes (it holds the log), any number read. `storage` says where files are and what
+readers see.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
 from .checksum import verify
-from .durable import belongs_to_another, create, read, replace, sync_directory
 from .leaves import Leaves
-from .manifest import Manifest, Segment, TableCut
+from .manifest import Manifest, ManifestEntry, Segment
 from .origin import GroupFile, Identity, Origin, Start
+from .schemas import PREFIX as SCHEMAS
 from .schemas import Schemas
+from .storage import AlreadyHeld, LogStorage
 from .witness import Witness
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MANIFESTS = "manifests"
+SEGMENTS = "segments"
+_ACKNOWLEDGED = "acknowledged.json"
+_APPEND = "append.json"
+_NUMBERED = re.compile(rf"{MANIFESTS}/([0-9]+)\.json")
 _CACHED_MANIFESTS = 512
 
 
 class ChangeLog:
-    """Reads and writes `<root>/<group>/`. Methods that write are for the process that holds the group."""
+    """Reads and writes the log of a group. Only the process that holds it may call methods that write."""
 
-    def __init__(self, root: Path, group: str) -> None:
+    def __init__(self, logs: LogStorage, group: str) -> None:
         self.group = group
-        self.directory = Path(root).absolute() / group
-        self._manifests = self.directory / "manifests"
+        self._logs = logs
+        self.storage = logs.within(group)
+        """the part that belongs to this group"""
         self._cache: OrderedDict[int, Manifest] = OrderedDict()
         self._weights: dict[int, int] = {}
-        """bytes of manifests that were swept: they are asked for right after"""
+        """bytes of each manifest, from the sweep at the start"""
         self._last = 0
         self._oldest = 0
-        self._group_file = GroupFile(self.directory, group)
-        self.schemas = Schemas(self.directory / "schemas")
-        self.leaves = Leaves(self.directory)
+        self._group_file = GroupFile(self.storage, group)
+        self.schemas = Schemas(self.storage)
+        self.leaves = Leaves(self.storage)
+
+    def reopened(self) -> ChangeLog:
+        """The same log for another thread, with its own caches."""
+        return ChangeLog(self._logs, self.group)
 
     def create(self, identity: Identity, slot: str) -> None:
-        """Make the log's directory, for a slot that is about to be made. A log that is there keeps what it has."""
-        for directory in (self._manifests, self.directory / "segments", self.schemas.directory):
-            directory.mkdir(parents=True, exist_ok=True)
-        sync_directory(self.directory.parent)
+        """Create the log, for a slot that is about to be created. An existing log keeps its contents."""
+        self.storage.prepare(MANIFESTS, SEGMENTS, SCHEMAS)
         origin = Origin(identity.system_identifier, identity.database_oid, slot)
         self._group_file.write(origin, self.starts if self.exists else [])
 
-    def begin(self, lsn: Lsn, appends: bool = False, damaged: bool = False) -> None:
-        """Begin a stretch at a position: numbers go on, and nothing may be applied across the gap before it.
+    def begin(self, lsn: Lsn, appends: bool = False, damaged: bool = False, token: str | None = None) -> None:
+        """Start a stretch at a position: numbers continue, but no table may be applied across the gap before it.
 
         `damaged`: what was captured before can't be read, and is deleted.
         """
         numbers = self._numbers()
         first = max([*numbers, *(stretch.manifest - 1 for stretch in self.starts)], default=0) + 1
         kept = [stretch for stretch in self.starts if stretch.manifest < first]
-        (self.directory / "acknowledged.json").unlink(missing_ok=True)
+        self.storage.delete(_ACKNOWLEDGED)
         self.witness.forget()
-        (self.directory / "append.json").unlink(missing_ok=True)
+        self.storage.delete(_APPEND)
         if appends:
             self.append_from(lsn)
-        self._group_file.write(self.origin, [*kept, Start(first, lsn)])
+        self._group_file.write(self.origin, [*kept, Start(first, lsn, token)])
         if damaged:
             for number in numbers:
-                self._manifest_path(number).unlink(missing_ok=True)
+                self.storage.delete(_manifest(number))
             self._cache.clear()
             self._last = self._oldest = 0
             self.schemas.set_aside_damaged()
         if first > 1:
-            # Positions of a restored database say nothing beside older ones: numbers tell the stretches apart.
-            self.publish(lsn, 0, None, {})
+            # LSNs of a restored database can't be compared with older ones: numbers separate the stretches.
+            self.publish(lsn, 0, None, {}, token)
 
     @property
     def witness(self) -> Witness:
-        return Witness(self.directory)
+        return Witness(self.storage)
 
     @property
     def exists(self) -> bool:
-        return (self.directory / "group.json").exists()
+        return self._group_file.exists
 
     @property
     def started(self) -> bool:
@@ -107,7 +114,7 @@ class ChangeLog:
 
     def remove(self) -> None:
         """Delete the whole log."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.storage.remove()
         self._cache.clear()
         self._group_file.forget()
         self.schemas.forget()
@@ -119,7 +126,7 @@ class ChangeLog:
         return Origin(data["system_identifier"], data["database_oid"], data["slot"])
 
     def must_be_from(self, identity: Identity) -> None:
-        """Refuse a database that is not the one the log was written from."""
+        """Refuse a database other than the one the log was captured from."""
         origin = self.origin
         if (origin.system_identifier, origin.database_oid) != (identity.system_identifier, identity.database_oid):
             cause = f"system identifier {origin.system_identifier}, database oid {origin.database_oid}"
@@ -127,19 +134,20 @@ class ChangeLog:
 
     @property
     def starts(self) -> list[Start]:
-        """All stretches, oldest first."""
-        return [Start(part["manifest"], Lsn.parse(part["lsn"])) for part in self._group_file.read()["starts"]]
+        """The starts of all stretches, oldest first."""
+        parts = self._group_file.read()["starts"]
+        return [Start(part["manifest"], Lsn.parse(part["lsn"]), part.get("token")) for part in parts]
 
     @property
     def stretch(self) -> Start:
-        """The stretch that is being written."""
+        """The start of the stretch that is being written."""
         starts = self.starts
         if not starts:
-            raise self._damaged("it has no start: the slot was never made")
+            raise self._damaged("it has no start: the slot was never created")
         return starts[-1]
 
     def oldest(self) -> int:
-        """Number of the oldest manifest that is kept, or of the next one if there is none."""
+        """Number of the oldest manifest, or of the next one if there is none."""
         return min(self._numbers(), default=self.stretch.manifest)
 
     def position(self) -> Lsn:
@@ -147,60 +155,59 @@ class ChangeLog:
         last, start = self.last(), self.stretch
         return last.to_lsn if last is not None and last.number >= start.manifest else start.lsn
 
+    def token(self) -> str | None:
+        """What a stream resumes from at the position, where that alone does not say it."""
+        last, start = self.last(), self.stretch
+        return last.token if last is not None and last.number >= start.manifest else start.token
+
     def acknowledged(self) -> Lsn:
-        """The highest position that the source may have been told; a slot beyond it was moved by somebody else."""
+        """The highest position that may have been acknowledged; a slot beyond it was moved by another program."""
         position = self.position()
-        text = read(self.directory / "acknowledged.json")
+        data = self.storage.get(_ACKNOWLEDGED)
         try:
-            return max(position, Lsn.parse(json.loads(text)["lsn"])) if text is not None else position
+            return max(position, Lsn.parse(json.loads(data)["lsn"])) if data is not None else position
         except (ValueError, KeyError, TypeError):
             raise self._damaged("acknowledged.json can't be read") from None
 
     def append_from(self, lsn: Lsn) -> None:
-        """The publication of append-only tables exists; a stream from this position on can have it."""
-        replace(self.directory / "append.json", json.dumps({"lsn": str(lsn)}))
+        """The publication of append-only tables exists; a stream from this position on can use it."""
+        self.storage.put(_APPEND, json.dumps({"lsn": str(lsn)}).encode())
 
     def appends_since(self) -> Lsn | None:
-        """From where on a stream can have the publication of append-only tables; None: there is none."""
-        text = read(self.directory / "append.json")
+        """The position from which a stream can use the publication of append-only tables; None: there is none."""
+        data = self.storage.get(_APPEND)
         try:
-            return None if text is None else Lsn.parse(json.loads(text)["lsn"])
+            return None if data is None else Lsn.parse(json.loads(data)["lsn"])
         except (ValueError, KeyError, TypeError):
-            # As if it was not there: it is written again, and the tables are re-copied.
+            # Treated as missing: it is written again, and the tables are re-copied.
             return None
 
     def record_acknowledged(self, lsn: Lsn) -> None:
-        """To be durable before a position beyond the last manifest is sent."""
-        replace(self.directory / "acknowledged.json", json.dumps({"lsn": str(lsn)}))
+        """Record a position beyond the last manifest; must be durable before it is acknowledged."""
+        self.storage.put(_ACKNOWLEDGED, json.dumps({"lsn": str(lsn)}).encode())
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the group's log for writing; it is free again when the process ends, however it ends."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        """Hold the group's log for writing; released when the process ends in any way."""
+        with ExitStack() as stack:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(fd, 64, 0).decode(errors="replace").strip()
-                raise GroupHeld(group=self.group, holder=f"process {holder or '?'}") from None
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+                stack.enter_context(self.storage.held())
+            except AlreadyHeld as error:
+                raise GroupHeld(group=self.group, holder=error.holder) from None
             yield
-        finally:
-            os.close(fd)
 
     def publish(
-        self, to_lsn: Lsn, transactions: int, commit_ts: datetime | None, tables: Mapping[int, TableCut]
-    ) -> Manifest:
-        """Append a manifest. Its segments must be on disk; when this returns, so is the manifest."""
+        self, to_lsn: Lsn, transactions: int, commit_ts: datetime | None, tables: Mapping[int, ManifestEntry],
+        token: str | None = None,
+    ) -> Manifest:  # fmt: skip
+        """Append a manifest. Its segments must be durable; when this returns, so is the manifest."""
         last = self.last()
         number = last.number + 1 if last is not None else self.stretch.manifest
-        manifest = Manifest(number, self.position(), to_lsn, transactions, commit_ts, tables)
+        manifest = Manifest(number, self.position(), to_lsn, transactions, commit_ts, tables, token)
         if manifest.to_lsn < manifest.from_lsn:
             raise self._damaged(f"manifest {number} would end at {to_lsn}, before its start {manifest.from_lsn}")
         try:
-            create(self._manifest_path(number), manifest.to_json())
+            self.storage.put_new(_manifest(number), manifest.to_json().encode())
         except FileExistsError:
             raise self._damaged(f"manifest {number} was written by another process") from None
         self._remember(manifest)
@@ -218,11 +225,11 @@ class ChangeLog:
         return self.read(number)
 
     def has(self, number: int) -> bool:
-        """Whether a manifest is there, at the price of one look at one file."""
-        return os.path.exists(self._manifest_name(number))  # noqa: PTH110 - a Path costs more than the question
+        """Whether a manifest exists, at the cost of one request."""
+        return self.storage.stat(_manifest(number)) is not None
 
     def weights(self) -> list[tuple[int, int]]:
-        """Number and bytes of each manifest that is kept, oldest first."""
+        """Number and bytes of each manifest, oldest first."""
         found = []
         for number in sorted(self._numbers()):
             weight = self._weights.get(number)
@@ -236,24 +243,25 @@ class ChangeLog:
     def read(self, number: int) -> Manifest:
         if (manifest := self._cache.get(number)) is not None:
             return manifest
-        path = self._manifest_path(number)
+        data = self.storage.get(_manifest(number))
+        if data is None:
+            raise self._damaged(f"manifest {number} is missing")
         try:
-            text = read(path)
-            if text is None:
-                raise self._damaged(f"manifest {number} is missing")
-            manifest = Manifest.from_json(text)
+            manifest = Manifest.from_json(data.decode())
         except (ValueError, KeyError, TypeError):
-            raise ChangeLogDamaged(group=self.group, path=str(path), cause="it is not what was written") from None
+            path = self.storage.uri(_manifest(number))
+            raise ChangeLogDamaged(group=self.group, path=path, cause="it is not what was written") from None
         if manifest.number != number:
             raise self._damaged(f"manifest {number} says that it is {manifest.number}")
         self._remember(manifest)
         return manifest
 
     def after(self, number: int, most: int | None = None) -> list[Manifest]:
-        """Manifests above `number` in order, each continuing the one before. Those retired already are an error.
+        """Manifests above `number` in order, each continuing the one before; at most `most`.
 
-        With `most`, the first so many of them.
+        Raises if some of them were retired.
         """
+
         last = self.last()
         if last is None or last.number <= number:
             return []
@@ -269,18 +277,20 @@ class ChangeLog:
             if manifest.from_lsn != expected:
                 raise self._damaged(f"manifest {manifest.number} begins at {manifest.from_lsn}, not at {expected}")
 
-    def path(self, segment: Segment) -> Path:
-        return self.directory / segment.file
+    def uri(self, segment: Segment) -> str:
+        """Where a segment is, for Spark and other readers of Parquet."""
+        return self.storage.uri(segment.file)
 
-    def segment_directory(self, oid: int) -> Path:
-        directory = self.directory / "segments" / str(oid)
-        if not directory.exists():
-            directory.mkdir(parents=True, exist_ok=True)
-            sync_directory(directory.parent)
-        return directory
+    def open(self, segment: Segment) -> BinaryIO:
+        """The file of a segment. FileNotFoundError if it was retired."""
+        return self.storage.open(segment.file)
+
+    def verify(self, segment: Segment) -> None:
+        """Raises ChangeLogDamaged if a segment differs from what was written."""
+        verify(self.storage, segment.file, segment.sha256)
 
     def schema(self, oid: int, version: int) -> TableSchema:
-        """A version of a table's schema that a segment names."""
+        """The schema version that a segment names."""
         schema = self.schemas.get(oid, version)
         if schema is None:
             raise self._damaged(f"version {version} of the schema of table {oid} is missing")
@@ -288,42 +298,54 @@ class ChangeLog:
 
     def commits(self, segment: Segment) -> tuple[Lsn, Lsn]:
         """The lowest and the highest commit LSN in a segment."""
-        commits = self._positions(segment, seq=False).column(0)
+        commits = self._positions(segment, "commit_lsn").column(0)
         return Lsn(commits[0].as_py()), Lsn(commits[-1].as_py())
+
+    def transactions(self, segment: Segment) -> set[tuple[Lsn, int]]:
+        """Commit LSN and xid of every transaction in a segment."""
+        found = self._positions(segment, "commit_lsn", "xid")
+        one = found.group_by(found.column_names).aggregate([])
+        return {(Lsn(lsn), xid) for lsn, xid in zip(*(column.to_pylist() for column in one.columns), strict=True)}
+
+    def commits_of(self, segment: Segment, leaf: int) -> list[Lsn]:
+        """The commit LSNs of the changes in a segment that are in one partition."""
+        read = self._positions(segment, "commit_lsn", "relation")
+        rows = zip(read.column(0).to_pylist(), read.column(1).to_pylist(), strict=True)
+        return [Lsn(commit) for commit, oid in rows if oid == leaf]
 
     def begins(self, segment: Segment) -> tuple[Lsn, int]:
         """Commit LSN and seq of the first change in a segment."""
-        first = self._positions(segment)
+        first = self._positions(segment, "commit_lsn", "seq")
         return Lsn(first.column(0)[0].as_py()), int(first.column(1)[0].as_py())
 
-    def _positions(self, segment: Segment, seq: bool = True) -> pa.Table:
-        """Commit LSN, and seq, of all changes in a segment, in their order."""
+    def _positions(self, segment: Segment, *columns: str) -> pa.Table:
+        """Some of its own columns of all changes in a segment, in their order."""
         import pyarrow.parquet as pq
 
-        meta = self.schema(int(self.path(segment).parent.name), segment.schema).meta
-        verify(self.path(segment), segment.sha256)
+        oid = int(segment.file.split("/")[-2])
+        meta = self.schema(oid, segment.schema).meta
+        self.verify(segment)
         try:
-            return pq.read_table(self.path(segment), columns=[meta.commit_lsn, meta.seq][: 1 + seq])
+            with self.open(segment) as file:
+                return pq.read_table(file, columns=[getattr(meta, column) for column in columns])
         except OSError as error:
             raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
 
     def sweep(self) -> int:
-        """Remove temporary files and segments that no manifest names. Returns how many."""
+        """Delete temporary files and segments that no manifest names; return how many."""
         named = set[str]()
         for number in self._numbers():
             manifest = self._read_if_kept(number)
             if manifest is not None:
                 self._weights[number] = manifest.bytes
                 named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
-        # The process that runs the group has the log open, too, and may be about to give its file a name.
-        orphans = [path for path in self.directory.rglob("*.tmp") if path.is_file() and not belongs_to_another(path)]
-        orphans += [
-            path for path in (self.directory / "segments").glob("*/*.parquet")
-            if path.relative_to(self.directory).as_posix() not in named
-        ]  # fmt: skip
-        for path in orphans:
-            path.unlink(missing_ok=True)
-        return len(orphans)
+        swept = self.storage.sweep()
+        for table in self.storage.prefixes(SEGMENTS):
+            for name in self.storage.names(table):
+                if name.endswith(".parquet") and name not in named:
+                    self.storage.delete(name)
+                    swept += 1
+        return swept
 
     def retire(self, upto: int) -> int:
         """Delete manifests up to `upto` with their segments, oldest first. The last one stays: it is the position."""
@@ -336,12 +358,12 @@ class ChangeLog:
             manifest = self._read_if_kept(number)
             if manifest is None:
                 continue
-            # The manifest goes first: segments without one are swept, a manifest without segments would be damage.
-            self._manifest_path(number).unlink(missing_ok=True)
+            # The manifest is deleted first: segments without a manifest are swept; the opposite would be damage.
+            self.storage.delete(_manifest(number))
             self._cache.pop(number, None)
             for cut in manifest.tables.values():
                 for segment in cut.segments:
-                    self.path(segment).unlink(missing_ok=True)
+                    self.storage.delete(segment.file)
         self._oldest = beyond
         return beyond - first
 
@@ -355,15 +377,8 @@ class ChangeLog:
             return None
 
     def _numbers(self) -> list[int]:
-        if not self._manifests.is_dir():
-            return []
-        return [int(path.stem) for path in self._manifests.iterdir() if path.suffix == ".json" and path.stem.isdigit()]
-
-    def _manifest_path(self, number: int) -> Path:
-        return Path(self._manifest_name(number))
-
-    def _manifest_name(self, number: int) -> str:
-        return f"{self._manifests}/{number}.json"
+        found = (_NUMBERED.fullmatch(name) for name in self.storage.names(MANIFESTS))
+        return [int(each[1]) for each in found if each is not None]
 
     def _remember(self, manifest: Manifest) -> None:
         self._cache[manifest.number] = manifest
@@ -371,4 +386,8 @@ class ChangeLog:
             self._cache.popitem(last=False)
 
     def _damaged(self, cause: str) -> ChangeLogDamaged:
-        return ChangeLogDamaged(group=self.group, path=str(self.directory), cause=cause)
+        return ChangeLogDamaged(group=self.group, path=self.storage.uri(), cause=cause)
+
+
+def _manifest(number: int) -> str:
+    return f"{MANIFESTS}/{number}.json"

@@ -1,8 +1,8 @@
-"""What a change log remembers of its source, to notice a database that was restored to an earlier point.
+"""What a change log knows of its source, to detect a database that was restored to an earlier point.
 
-Such a database has forgotten the newest of what it once knew. So the position that is written into it
-from time to time is written here afterwards: what stands here, it must know. And the timeline says whether the WAL
-that it goes on with branched off before what was captured.
+Such a database has lost the latest of what was written to it. A position is written to the database from time to time,
+and afterwards here: a position that is here must be in the database. The timeline shows whether its WAL branched off
+before a position that was captured.
 """
 
 from __future__ import annotations
@@ -10,56 +10,57 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ChangeLogDamaged
 from ..position import Lsn
-from .durable import read, replace
+from .storage import LogStorage
 
 T = TypeVar("T")
+_STORED = "stored.json"
+_TIMELINE = "timeline.json"
 
 
 class Witness:
-    """The files are the log's; whoever begins a new stretch of it forgets them."""
+    """Its files are in the log; the start of a new stretch deletes them."""
 
-    def __init__(self, directory: Path) -> None:
-        self._stored, self._timeline = directory / "stored.json", directory / "timeline.json"
+    def __init__(self, storage: LogStorage) -> None:
+        self._storage = storage
 
     def stored(self) -> Lsn | None:
-        """A position that the database was told, and has not been told less since."""
-        return _read(self._stored, lambda data: Lsn.parse(data["lsn"]))
+        """A position that was written to the database; nothing lower was written since."""
+        return self._read(_STORED, lambda data: Lsn.parse(data["lsn"]))
 
     def storing(self, lsn: Lsn) -> None:
-        """The database is about to be told a position: a higher one is not to be expected from it any more."""
+        """Call before a position is written to the database: a higher one can't be expected from then on."""
         before = self.stored()
         if before is not None and before > lsn:
-            self._stored.unlink(missing_ok=True)
+            self._storage.delete(_STORED)
 
     def has_stored(self, lsn: Lsn) -> None:
-        """The database has been told a position, and has it on disk."""
+        """A position is durable in the database."""
         if self.stored() != lsn:
-            replace(self._stored, json.dumps({"lsn": str(lsn)}))
+            self._storage.put(_STORED, json.dumps({"lsn": str(lsn)}).encode())
 
     def timeline(self) -> int | None:
-        return _read(self._timeline, lambda data: int(data["timeline"]))
+        return self._read(_TIMELINE, lambda data: int(data["timeline"]))
 
     def on_timeline(self, timeline: int) -> None:
-        replace(self._timeline, json.dumps({"timeline": timeline}))
+        self._storage.put(_TIMELINE, json.dumps({"timeline": timeline}).encode())
 
     def forget(self) -> None:
-        for file in (self._stored, self._timeline):
-            file.unlink(missing_ok=True)
+        for name in (_STORED, _TIMELINE):
+            self._storage.delete(name)
 
-
-def _read(path: Path, value: Callable[[dict[str, Any]], T]) -> T | None:
-    """What a file holds; None if there is none. One that can't be read is no proof of anything, and is not replaced."""
-    text = read(path)
-    try:
-        return None if text is None else value(json.loads(text))
-    except (ValueError, KeyError, TypeError):
-        raise ChangeLogDamaged(
-            path=str(path), cause="it can't be read, so nothing tells whether the source was restored from a backup",
-            remedy=f"if it was not, delete the file: rm {shlex.quote(str(path))}; if it was: "
-            "wal2lake tables resync --all",
-        ) from None  # fmt: skip
+    def _read(self, name: str, value: Callable[[dict[str, Any]], T]) -> T | None:
+        """The value in a file; None if there is none. Raises for a file that can't be read, and does not replace it."""
+        data = self._storage.get(name)
+        try:
+            return None if data is None else value(json.loads(data))
+        except (ValueError, KeyError, TypeError):
+            path = self._storage.uri(name)
+            raise ChangeLogDamaged(
+                path=path, cause="it can't be read, so it is unknown whether the source was restored from a backup",
+                remedy=f"if it was not, delete the file: rm {shlex.quote(path)}; if it was: "
+                "wal2lake tables resync --all",
+            ) from None  # fmt: skip

@@ -1,4 +1,4 @@
-"""An error for people: two lines on stderr, `Error:` and `Try:`; a traceback only with --debug."""
+"""Errors for people: two lines on stderr, `Error:` and `Try:`; a traceback only with --debug."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(message: str, remedy: str, console: Console) -> None:
 
 
 def show_error(error: BaseException, console: Console, debug: bool) -> None:
-    """The text of an error that is not ours may hold row values, so only its name is shown unless debugging."""
+    """Show an error. The text of other libraries' errors may hold row values, so only their class is shown."""
     if debug:
         console.print(without_passwords("".join(traceback.format_exception(error))), soft_wrap=True)
     advice = advise(error)

@@ -1,4 +1,4 @@
-"""`wal2lake groups`: tables that share one slot, beside those that the configuration groups."""
+"""`wal2lake groups`: tables that share one slot; groups made by commands, beside those of the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, d
 
 @app.command("list", epilog="Example: wal2lake groups list --json")
 def list_(context: typer.Context, json: AsJson = False) -> None:
-    """List the groups: where each comes from, whether it is to run, and who runs it."""
+    """List the groups: origin, state, tables, slot and the process that runs them."""
     output(json).groups(invocation(context).mirror().groups())
 
 
@@ -37,11 +37,11 @@ def create(
             "--tables",
             "-t",
             metavar="PATTERN",
-            help="A name or pattern, may be repeated; none: tables are moved to it later.",
+            help="Name or pattern of tables; repeatable. Default: none; move tables to it later.",
         ),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="A name or pattern left out.")
+        list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="Name or pattern to leave out; repeatable.")
     ] = None,
     flush_interval: Annotated[
         float | None,
@@ -52,43 +52,43 @@ def create(
     flush_bytes: Annotated[
         int | None,
         typer.Option(
-            "--flush-bytes", metavar="BYTES", min=1024 * 1024, help="Bytes after which a manifest is written sooner."
+            "--flush-bytes", metavar="BYTES", min=1024 * 1024, help="Bytes of changes that trigger an earlier manifest."
         ),
     ] = None,
 ) -> None:
-    """Make a group. It is kept in the state store; a run that is active takes it up without a restart."""
+    """Create a group in the state store. An active run starts it without a restart."""
     from ..state import GroupSpec
 
     require_names([*(tables or []), *(exclude or [])])
     spec = GroupSpec(name, True, tuple(tables or []), tuple(exclude or []), flush_interval, flush_bytes)
     invocation(context).mirror().create_group(spec)
-    ConsoleOutput().done(f"made group {name}; the active run takes it up, or the next")
+    ConsoleOutput().done(f"created group {name}; the active run starts it, or the next run")
 
 
 @app.command(epilog="Example: wal2lake groups drop sales")
 def drop(context: typer.Context, name: Name) -> None:
-    """Drop a group that a command made, or that is no longer configured: its slot, publication and change log.
+    """Drop a group that a command made or that is no longer configured, with its slot, publication and change log.
 
     Its lake tables stay.
     """
     if invocation(context).mirror().drop_group(name):
         ConsoleOutput().done(f"dropped group {name} with its slot and publication; its lake tables stay")
     else:
-        ConsoleOutput().done(f"group {name} is to be dropped by the run that is active, which has not done it yet")
+        ConsoleOutput().done(f"group {name} will be dropped by the active run, which has not done it yet")
         raise typer.Exit(EXIT_FAILED)
 
 
 @app.command(epilog="Example: wal2lake groups enable sales")
 def enable(context: typer.Context, name: Name) -> None:
-    """Have a group run again, from where it stopped."""
+    """Enable a group; it continues from where it stopped."""
     invocation(context).mirror().enable_group(name)
-    ConsoleOutput().done(f"group {name} is run by the active run, or by the next")
+    ConsoleOutput().done(f"enabled group {name}: the active run starts it, or the next run")
 
 
 @app.command(epilog="Example: wal2lake groups disable sales")
 def disable(context: typer.Context, name: Name) -> None:
-    """Stop a group. Its slot stays and makes PostgreSQL keep all WAL from here on: not for long."""
+    """Stop a group. Its slot stays and holds all WAL on the server, so enable or drop it soon."""
     invocation(context).mirror().enable_group(name, enabled=False)
     ConsoleOutput().done(
-        f"group {name} stops. Its slot stays, so that nothing is lost, and holds WAL on the server until it is enabled"
+        f"disabled group {name}. Its slot stays, so nothing is lost, and holds WAL on the server until it is enabled"
     )

@@ -1,4 +1,4 @@
-"""What the options before the command say, and what every command needs of them."""
+"""The global options, and what every command makes of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .output import ConsoleOutput, JsonOutput, Output
 if TYPE_CHECKING:
     from ..config import Config
     from ..mirror import Mirror
-    from ..observe.progress import Progress
+    from ..observe import Progress
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass
 class Invocation:
-    """What the options before the command say."""
+    """The global options, which stand before the command."""
 
     file: Path | None = None
     debug: bool = False

@@ -1,6 +1,6 @@
-"""What commands say, for people or for programs. Commands never print: they hand their result to an `Output`.
+"""Output of commands, for people or for programs. Commands never print; they hand their result to an `Output`.
 
-Results go to stdout. The JSON is a documented contract: more keys may be added, none changes its meaning.
+Results go to stdout. The JSON is a documented contract: keys may be added, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..config.effective import Setting
-    from ..observe.status import GroupStatus, Status, TableStatus
-    from ..observe.tail import Change
-    from ..preflight.collect import Finding
-    from ..reconcile.commands import GroupSummary
+    from ..config import Setting
+    from ..observe import Change, GroupStatus, Status, TableStatus
+    from ..preflight import Finding
+    from ..reconcile import GroupSummary
     from ..state import HistoryEntry
 
 _PIPE_WIDTH = 200
@@ -28,39 +27,39 @@ _PIPE_WIDTH = 200
 
 class Output(Protocol):
     def status(self, status: Status) -> None:
-        """How the groups and tables stand."""
+        """Positions and states of groups and tables."""
 
     def tables(self, tables: Sequence[TableStatus]) -> None:
         """The mirrored tables."""
 
     def findings(self, findings: Sequence[Finding]) -> None:
-        """What a check found."""
+        """The findings of a check."""
 
     def groups(self, groups: Sequence[GroupSummary]) -> None:
         """The groups."""
 
     def history(self, entries: Sequence[HistoryEntry]) -> None:
-        """What happened to a table."""
+        """The events of a table."""
 
     def settings(self, settings: Sequence[Setting]) -> None:
-        """What is configured, and where it comes from."""
+        """The settings, with their origin."""
 
     def change(self, change: Change) -> None:
-        """One change of a series."""
+        """One of a series of changes."""
 
     def done(self, message: str) -> None:
-        """A command did what it was asked to."""
+        """A message of success."""
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that prints names as they are: brackets and colons in them mean nothing."""
+    """A console that prints names unchanged: brackets and colons are no markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 class JsonOutput:
-    """One JSON document per result; on a single line where it is one of a series."""
+    """One JSON document per result; with `series`, on one line each."""
 
     def __init__(self, series: bool = False) -> None:
         self._indent = None if series else 2
@@ -69,7 +68,7 @@ class JsonOutput:
         self._print(status.to_json())
 
     def tables(self, tables: Sequence[TableStatus]) -> None:
-        from ..observe.status import Status
+        from ..observe import Status
 
         self._print({"tables": Status(groups=(), tables=tuple(tables)).to_json()["tables"]})
 
@@ -112,7 +111,7 @@ class JsonOutput:
 
 
 class ConsoleOutput:
-    """Tables and lines, coloured on a terminal and plain in a pipe."""
+    """Tables and lines, coloured on a terminal, plain in a pipe."""
 
     def __init__(self, out: Console | None = None) -> None:
         self._out = out or console()
@@ -144,7 +143,7 @@ class ConsoleOutput:
         self._out.print(view)
         for group in groups:
             if group.origin == "nowhere":
-                self.done(f"group {group.name} is not wanted any more and its slot holds WAL: drop it with: "
+                self.done(f"group {group.name} is not configured and its slot holds WAL: drop it with: "
                           f"wal2lake groups drop {group.name}")  # fmt: skip
 
     def history(self, entries: Sequence[HistoryEntry]) -> None:
@@ -184,7 +183,7 @@ _STATE_STYLES = {"STREAMING": "green", "ERRORED": "red", "PAUSED": "yellow", "RU
 
 
 def status_view(status: Status) -> RenderableType:
-    """Groups above, tables below, then what is wrong."""
+    """Groups, tables, then errors."""
     parts: list[RenderableType] = [_groups_view(status.groups), tables_view(status.tables)]
     items: tuple[GroupStatus | TableStatus, ...] = (*status.groups, *status.tables)
     parts += [Text(about(each.name, each.warning), style="yellow") for each in status.groups if each.warning]
@@ -196,12 +195,12 @@ def status_view(status: Status) -> RenderableType:
 
 
 def about(name: str, error: str) -> str:
-    """An error with the name of what it is about, once: most errors of a table begin with it."""
+    """An error that begins with the name of its object, once."""
     return error if error.startswith(f"{name}: ") else f"{name}: {error}"
 
 
 def tables_view(tables: Sequence[TableStatus]) -> Table:
-    # A terminal is narrow: the group is worth a column only where there are several.
+    # A terminal is narrow: the group is shown only if there are several.
     several = len({table.group for table in tables}) > 1
     group = ["group"] if several else []
     view = _table("table", *group, "state", "rows>", "changes>", "behind>", "position", "last commit (UTC)")
@@ -237,7 +236,7 @@ def _state(state: str) -> Text:
 
 def _retry(item: GroupStatus | TableStatus) -> str:
     retry_at = getattr(item, "retry_at", None)
-    return f" (tried again at {_moment(retry_at)} UTC)" if retry_at else ""
+    return f" (next try at {_moment(retry_at)} UTC)" if retry_at else ""
 
 
 def _number(value: int | None) -> str:

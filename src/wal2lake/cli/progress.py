@@ -1,4 +1,4 @@
-"""The initial copy on a terminal: a bar per table, with rows and rate. In a pipe the log lines say enough."""
+"""Progress of initial copies on a terminal: a bar per table, with rows and rate. In a pipe there are log lines only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from ..observe.progress import Progress as CopyProgress
-from ..observe.progress import Silent
+from ..observe import Progress as CopyProgress
+from ..observe import Silent
 
 
 class _Rows(ProgressColumn):
@@ -21,7 +21,7 @@ class _Rows(ProgressColumn):
 
 
 class ConsoleProgress:
-    """Bars appear with a copy and go with it; while nothing is copied, nothing is drawn."""
+    """Draws bars while tables are copied, and nothing otherwise."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -46,7 +46,7 @@ class ConsoleProgress:
             if task is None or self.bars is None:
                 return
             total = next((bar.total for bar in self.bars.tasks if bar.id == task), None)
-            # The estimate may be too low; a bar at its end would look finished.
+            # The estimate may be too low, and a full bar would look finished.
             self.bars.update(task, completed=rows, total=None if total is None else max(total, rows * 1.1))
 
     def copy_finished(self, table: str, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""`wal2lake config`: the effective configuration, each value with where it comes from."""
+"""`wal2lake config`: the effective configuration, each value with its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..config import GroupConfig
 
 app = typer.Typer(
-    help="The configuration.",
+    help="Show the configuration.",
     epilog="Example: wal2lake -c shop.toml config show --json",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -23,17 +23,16 @@ app = typer.Typer(
 
 @app.callback()
 def options() -> None:
-    """The configuration."""
+    """Show the configuration."""
 
 
 @app.command(epilog="Example: wal2lake -c shop.toml config show --json")
 def show(context: typer.Context, json: AsJson = False) -> None:
-    """Show each effective setting and where it comes from: default, file, environment, state store. Secrets are masked.
+    """Show each effective setting and its origin: default, file, environment or state store. Secrets are masked.
 
-    It asks the state store for groups that commands made; one that can't be reached is left out, with a word on stderr.
+    Groups made by commands are read from the state store; if it can't be reached, a message on stderr says so.
     """
-    from ..config import read_file
-    from ..config.effective import settings
+    from ..config import read_file, settings
     from ..errors import Wal2LakeError
     from .output import console
 

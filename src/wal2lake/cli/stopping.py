@@ -1,7 +1,7 @@
-"""A clean stop: SIGTERM and Ctrl-C set an event that the work looks at; a second Ctrl-C ends the process at once.
+"""A clean stop: SIGTERM and Ctrl-C set an event that the work checks; a second Ctrl-C ends the process at once.
 
-The work runs on a thread of its own. The main thread only waits, so a signal is handled at once, and nothing that the
-work starts (Spark sets a handler for SIGINT where it can) takes the signals away from here.
+The work runs on a thread of its own and the main thread only waits, so that signals are handled at once and libraries
+that install signal handlers where they can (Spark, for SIGINT) can't replace ours.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ T = TypeVar("T")
 EXIT_AT_ONCE = 130
 LIMIT_SECONDS = 9.0
 _LOOK_SECONDS = 0.2
-_CUT_OFF = b"something does not answer, and is not waited for any longer; the next run goes on from here\n"
-_STOPPING = b"stopping; Ctrl-C again ends at once\n"
+_CUT_OFF = b"a server does not answer, so the process ends without waiting for it; the next run continues from here\n"
+_STOPPING = b"stopping; press Ctrl-C again to end at once\n"
 
 
 def until_stopped(work: Callable[[threading.Event], T], exit_code: int | None = None) -> T:
-    """Run `work` until it returns, which it does soon after the event it was given is set.
+    """Run `work` until it returns, which it does soon after its event is set.
 
-    With `exit_code`, the process ends with it where that takes too long (a server that is not there any more can't be
-    waited for in another way): what a run does may be cut off at any moment.
+    With `exit_code`, the process exits with this code if that takes too long, for example because a server does not
+    answer. This is safe: everything that a run does may be interrupted at any moment.
     """
     stop = threading.Event()
     result: Future[T] = Future()
@@ -61,7 +61,7 @@ def _signals_set(stop: threading.Event) -> Iterator[None]:
             os._exit(EXIT_AT_ONCE)
         if not stop.is_set():
             stop.set()
-            # A handler may interrupt a print that is under way, so it writes to the descriptor itself.
+            # A handler may interrupt a print, so it writes to the descriptor itself.
             os.write(2, _STOPPING)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

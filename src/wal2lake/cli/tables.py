@@ -1,4 +1,4 @@
-"""`wal2lake tables`: what is wanted of single tables. A run that is active does it at once, otherwise the next one."""
+"""`wal2lake tables`: desired state of single tables. An active run applies it at once, otherwise the next run does."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .invocation import AsJson, invocation, output
 from .output import ConsoleOutput
 
 app = typer.Typer(
-    help="The mirrored tables.",
+    help="Mirrored tables.",
     epilog="Example: wal2lake tables list --json",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Names = Annotated[list[str], typer.Argument(metavar="TABLE", help="Names, as schema.table.")]
-BY_WHOM = "by the active run, or by the next"
+BY_WHOM = "by the active run, or by the next run"
 
 
 @app.command("list", epilog="Example: wal2lake -c shop.toml tables list --json")
 def list_(context: typer.Context, json: AsJson = False) -> None:
-    """List the mirrored tables and how they stand."""
+    """List the mirrored tables with their states."""
     output(json).tables(invocation(context).mirror().tables())
 
 
@@ -32,20 +32,18 @@ def list_(context: typer.Context, json: AsJson = False) -> None:
 def add(
     context: typer.Context,
     tables: Names,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="The group that mirrors them.")
-    ] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Group of the tables.")] = None,
     no_copy: Annotated[
         bool,
         typer.Option(
             "--no-copy",
-            help="Begin at the current position with an empty lake table, or with the one of ours that is there: rows "
-            "that nobody changes from now on are never in it. For tables that you fill by other means.",
+            help="Start at the current position with an empty lake table, or with its existing one: rows that do not "
+            "change after this are never copied. For tables that are filled by other means.",
         ),
     ] = False,
     target: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name of the lake table.")] = None,
 ) -> None:
-    """Mirror tables beside those that the configuration names, or again after a removal. Others are not disturbed."""
+    """Mirror tables beside those of the configuration, or again after a removal. Other tables are not affected."""
     require_names(tables)
     require_names([target] if target else [])
     added = invocation(context).mirror().add(tables, group, not no_copy, target)
@@ -56,9 +54,9 @@ def add(
 def remove(
     context: typer.Context,
     tables: Names,
-    drop_lake: Annotated[bool, typer.Option("--drop-lake", help="Drop their lake tables too.")] = False,
+    drop_lake: Annotated[bool, typer.Option("--drop-lake", help="Drop their lake tables, too.")] = False,
 ) -> None:
-    """Mirror tables no more, even if a pattern of the configuration matches them. Their lake tables stay."""
+    """Stop mirroring tables, even if the configuration names them. Their lake tables stay."""
     require_names(tables)
     removed = invocation(context).mirror().remove(tables, drop_lake)
     _done(f"removed {BY_WHOM}", removed)
@@ -68,14 +66,14 @@ def remove(
 
 @app.command(epilog="Example: wal2lake tables pause public.orders")
 def pause(context: typer.Context, tables: Names) -> None:
-    """Leave tables as they are until resumed. Their changes are kept in the change log, which grows; others go on."""
+    """Stop applying changes to tables. Their changes are kept in the change log, which grows until they are resumed."""
     require_names(tables)
     _done(f"paused {BY_WHOM}", invocation(context).mirror().pause(tables))
 
 
 @app.command(epilog="Example: wal2lake tables resume public.orders")
 def resume(context: typer.Context, tables: Names) -> None:
-    """Go on with paused tables from where they were, and try those at once that wait after an error."""
+    """Resume paused tables from where they were, and retry those that wait after an error at once."""
     require_names(tables)
     _done(f"resumed {BY_WHOM}", invocation(context).mirror().resume(tables))
 
@@ -84,12 +82,12 @@ def resume(context: typer.Context, tables: Names) -> None:
 def resync(
     context: typer.Context,
     tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Names, as schema.table.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Every table.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="All tables.")] = False,
     together: Annotated[
-        bool, typer.Option("--together", help="At one common snapshot, instead of each at its own.")
+        bool, typer.Option("--together", help="At one common snapshot instead of one per table.")
     ] = False,
 ) -> None:
-    """Copy tables again. The new copy replaces the old one in one commit: readers see the one or the other."""
+    """Re-copy tables. The new copy replaces the old one in one commit, so readers see either."""
     if bool(tables) == all:
         raise typer.BadParameter("name the tables, or give --all")
     require_names(tables)
@@ -97,27 +95,27 @@ def resync(
     if asked:
         _done(f"re-copied {BY_WHOM}", asked)
     else:
-        ConsoleOutput().done("no table is mirrored yet, so there is nothing to re-copy")
+        ConsoleOutput().done("no table is mirrored yet, so nothing is re-copied")
 
 
 @app.command(epilog="Example: wal2lake tables move public.orders --group sales")
 def move(
     context: typer.Context,
     tables: Names,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group that is to mirror them.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The new group of the tables.")],
 ) -> None:
-    """Mirror tables in another group. No re-copy is made where the streams of both groups meet exactly."""
+    """Move tables to another group, without a re-copy where the streams of both groups reach a common position."""
     require_names(tables)
-    _done(f"moved to group {group}, when both groups run", invocation(context).mirror().move(tables, group))
+    _done(f"moved to group {group}, as soon as both groups run", invocation(context).mirror().move(tables, group))
 
 
 @app.command(epilog="Example: wal2lake tables history public.orders --json")
 def history(
     context: typer.Context,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A name, as schema.table.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Name, as schema.table.")],
     json: AsJson = False,
 ) -> None:
-    """Show what happened to a table: its last transitions and errors, who set them and when."""
+    """Show the events of a table: its latest state transitions and errors, when they happened and who caused them."""
     require_names([table])
     output(json).history(invocation(context).mirror().history(table))
 

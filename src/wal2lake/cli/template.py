@@ -1,4 +1,4 @@
-"""The commented configuration file that `init` writes, made from the models so that options are declared once."""
+"""The commented configuration file that `init` writes, generated from the models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Option:
 
     @property
     def sample(self) -> str:
-        """A value as TOML: the example where the default says little."""
+        """A value as TOML: the example if there is one."""
         return toml(self.example if self.example is not None else self.default)
 
 
@@ -56,10 +56,10 @@ def first_line(model: type[BaseModel]) -> str:
 
 
 def config_file() -> str:
-    """The file: what must be set is set, everything else is there as a comment with its default or an example."""
-    lines = ["# wal2lake.toml. Each key can also be set in the environment: WAL2LAKE_SOURCE__DSN is [source] dsn."]
+    """The file: required keys are set, all others are commented out, with their default or an example."""
+    lines = ["# wal2lake.toml. Each key can also be an environment variable: WAL2LAKE_SOURCE__DSN is [source] dsn."]
     for section in SECTIONS:
-        # A section of which nothing must be set is a comment as a whole where its heading alone would mean something.
+        # The heading of [tables] alone would define a table, so it is commented out as well.
         asleep = "# " if section == "tables" else ""
         lines += ["", f"# {purpose(section)}", f"{asleep}{heading(section)}"]
         for option in options(section):

@@ -1,4 +1,4 @@
-"""Whether a connection string can be read. libpq decides."""
+"""Connection strings, read with libpq."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ def dsn_is_valid(dsn: str) -> bool:
     except Error:
         return False
     return bool(dsn.strip())
+
+
+def role_and_database(dsn: str) -> tuple[str | None, str | None]:
+    """The role and the database that a connection string names."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    named = conninfo_to_dict(dsn)
+    user, database = named.get("user"), named.get("dbname")
+    return (None if user is None else str(user)), (None if database is None else str(database))

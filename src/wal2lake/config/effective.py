@@ -1,7 +1,7 @@
-"""Each effective setting and where it comes from: the default, the file, the environment, the state store.
+"""Each effective setting and its origin: default, file, environment or state store.
 
-A pure reading: what was loaded beside what was written. Secrets are masked, in the places where they are known to be
-and where a name looks like one's.
+Pure: compares what was loaded with what was written. Secrets are masked, also in free-form keys whose name looks like
+that of a secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from . import ENV_DELIMITER, ENV_PREFIX, Config, GroupConfig
+from .explaining import ENV_DELIMITER, ENV_PREFIX
+from .loading import Config
+from .sections import GroupConfig
 
 MASK = "***"
 _SECRET = re.compile(r"password|secret|token|credential|access-?_?key|private", re.IGNORECASE)
@@ -22,10 +24,10 @@ _SECRET = re.compile(r"password|secret|token|credential|access-?_?key|private", 
 @dataclass(frozen=True)
 class Setting:
     key: str
-    """as it would be written: section.key"""
+    """section.key, as in the file"""
     value: Any
     origin: str
-    """default, file, environment (with the variable), state store"""
+    """default, file, environment (with the variable) or state store"""
 
 
 def settings(

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: the field, what it holds, what is allowed. Secrets are never shown."""
+"""Messages for configuration errors: the field, its value, the allowed values. Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .sections import NOT_YET, PLAIN_SECTIONS, SECTIONS
 
 ENV_PREFIX = "WAL2LAKE_"
 ENV_DELIMITER = "__"
-# Variables with the prefix that are not configuration: the jar cache, and what the tests use.
+# Variables with the prefix that are not configuration: the jar cache, and those of the tests.
 _OTHER_VARIABLES = ("WAL2LAKE_CACHE", "WAL2LAKE_FAULT", "WAL2LAKE_TEST_")
 
 
 def variables() -> Iterator[str]:
-    """The environment variables that are read. `groups` and `tables` are JSON, as a list and as an object."""
+    """The environment variables that are read. `groups` and `tables` are JSON."""
     for section in PLAIN_SECTIONS:
         for key in SECTIONS[section].model_fields:
             yield f"{ENV_PREFIX}{section}{ENV_DELIMITER}{key}".upper()
@@ -118,7 +118,7 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(location: tuple[int | str, ...], given: Any) -> str:
-    """The value for people, where it is known that it is no secret: a number or a word under a key of its own."""
+    """The value, if it is known to be no secret: a number or a word under a known key."""
     field = _field_at(location)
     if field is None or SecretStr in (field.annotation, *get_args(field.annotation)):
         return ""

@@ -1,105 +1,28 @@
-"""The sections of the configuration file, each a model, and what a single value may be.
+"""The sections of the configuration file, a model each.
 
-The descriptions here are the only ones: the file that `wal2lake init` writes and the reference in the documents are
-made from them.
+The descriptions here are the only ones: the file that `wal2lake init` writes and the reference page are generated from
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ..pgtypes import Kind, LakeType, Masking
 from ..schema import TableId
-from .dsn import dsn_is_valid
+from ..types import LakeType, Masking
+from .values import Dsn, TableName, as_directory, as_lake_type, as_mask, refuse, require_columns, require_text
 
-TABLE_NAMES = 'schema.table, each part in double quotes where it holds a dot, a space or a quote: "My Schema"."a.b"'
-_LAKE_TYPES = ", ".join(k if k is not Kind.DECIMAL else "decimal(p,s)" for k in Kind) + ", or list<...> of one"
-
-
-def refuse(cause: str, allowed: str) -> PydanticCustomError:
-    """An error that already says what is wrong and what to do. Neither may hold a secret."""
-    return PydanticCustomError("refused", "{cause}", {"cause": cause, "allowed": allowed})
-
-
-def _dsn(value: SecretStr) -> SecretStr:
-    if not dsn_is_valid(value.get_secret_value()):
-        raise refuse(
-            "not a PostgreSQL connection string",
-            "postgresql://user:password@host:5432/database (other than plain characters percent-encoded), "
-            "or: host=... port=... dbname=... user=... password=...",
-        )
-    return value
-
-
-Dsn = Annotated[SecretStr, AfterValidator(_dsn)]
-
-
-def _directory(value: str) -> str:
-    scheme, separator, _ = value.partition("://")
-    if not separator:
-        if not value.strip():
-            raise refuse("is empty", "a directory, as in: path = './lake'")
-        return value
-    url = urlsplit(value)
-    if scheme.lower() != "file" or url.netloc not in ("", "localhost"):
-        raise refuse(
-            f"{scheme}:// is not supported, this version writes to directories only",
-            "a directory, as in: path = './lake' (on a network file system only with a [lake.catalog])",
-        )
-    return unquote(url.path)
-
-
-NOT_YET = ("delta", "poll", "trigger")
+PGOUTPUT: Literal["pgoutput"] = "pgoutput"
+NOT_YET = ("delta",)
 
 
 def _available(value: str) -> str:
     if value in NOT_YET:
         raise refuse(f"{value!r} is not in this version yet", "leave it out")
-    return value
-
-
-def _table_name(value: str) -> str:
-    try:
-        if all(vars(TableId.parse(value)).values()):
-            return value
-    except ValueError:
-        pass
-    raise refuse(f"{value!r} is not a table name", TABLE_NAMES)
-
-
-TableName = Annotated[str, AfterValidator(_table_name)]
-
-
-def _lake_type(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return LakeType.parse(value)
-    except ValueError:
-        raise refuse(f"{value!r} is not a lake type", f"one of: {_LAKE_TYPES}") from None
-
-
-def _mask(value: Any) -> Any:
-    if isinstance(value, str) and value in list(Masking):
-        return Masking(value)
-    raise refuse(f"{value!r} is not a mask" if isinstance(value, str) else "is not a mask", "one of: 'sha256', 'null'")
-
-
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise refuse("is empty", "a condition in PostgreSQL's SQL, as in: where = \"status <> 'draft'\"")
-    return value
-
-
-def _some_columns(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not value or len(set(value)) < len(value):
-        cause = "names a column twice" if value else "is empty"
-        raise refuse(cause, "the columns to mirror, those of the key included; or leave it out")
     return value
 
 
@@ -119,21 +42,39 @@ class SourceConfig(_Section):
     heartbeat_interval: float = Field(
         30, gt=0, description="Seconds between heartbeats, which let a quiet database release WAL on a busy cluster."
     )
-    streaming: bool = Field(True, description="Take large transactions in while they run, before they commit.")
+    streaming: bool = Field(True, description="Receive large transactions before they commit.")
     binary: bool = Field(
         True,
-        description="Take changes in PostgreSQL's binary form, which costs less, "
-        "where the types of all columns allow it.",
+        description="Receive changes in PostgreSQL's binary form, which costs less CPU, where all column types of a "
+        "table allow it.",
     )
-    failover: bool = Field(
-        False, description="Make slots that standbys keep too, so that a failover loses none (PostgreSQL 17 and newer)."
+    plugin: Literal["pgoutput", "wal2json", "test_decoding"] = Field(
+        PGOUTPUT,
+        description="Output plugin of the replication slots. pgoutput is part of PostgreSQL and the most exact; the "
+        "others are for servers where it can't be used. A slot keeps its plugin: changing it takes a resync.",
+    )
+    failover: bool = Field(False, description="Make failover slots, which standbys keep (PostgreSQL 17 or newer).")
+    poll_interval: float = Field(
+        0.1,
+        ge=0.01,
+        description='With `capture = "poll"`: seconds between two reads of the slot, at least 0.15 while it is idle.',
+    )
+    poll_max_changes: int = Field(
+        500_000,
+        ge=1,
+        description='With `capture = "poll"`: changes per read, counted at the ends of transactions. '
+        "The server keeps them in a temporary file.",
+    )
+    pooler: bool = Field(
+        False,
+        description='The DSN connects to a pooler in transaction mode, such as PgBouncer. Needs `capture = "poll"`.',
     )
 
 
 class LakeConfig(_Section):
-    """Where the lake tables go."""
+    """The lake tables."""
 
-    path: Annotated[str, AfterValidator(_directory)] = Field(
+    path: Annotated[str, AfterValidator(as_directory)] = Field(
         "./lake", description="A directory; relative to the configuration file."
     )
     format: Annotated[Literal["iceberg", "delta"], AfterValidator(_available)] = Field(
@@ -145,7 +86,7 @@ class LakeConfig(_Section):
         examples=[{"format-version": "2"}],
     )
     catalog: dict[str, str] = Field(
-        default_factory=dict, description="Properties of an Iceberg catalog; none: SQLite at <path>/catalog.db."
+        default_factory=dict, description="Properties of an Iceberg catalog. Default: SQLite at `<path>/catalog.db`."
     )
 
 
@@ -155,26 +96,31 @@ class SparkConfig(_Section):
     master: str = Field("local[*]", description="Spark master URL.")
     conf: dict[str, str] = Field(
         default_factory=dict,
-        description="Spark configuration, passed on as it is.",
+        description="Spark configuration, passed to Spark unchanged.",
         examples=[{"spark.driver.memory": "2g"}],
     )
 
     apply_workers: int | None = Field(
         None,
         ge=1,
-        description="Tables that are written at the same time, of all groups; none: one for each core.",
+        description="Tables that are written at the same time, over all groups. Default: one per core.",
         examples=[4],
     )
-    copy_workers: int = Field(2, ge=1, description="Tables that are copied at the same time, of all groups.")
+    copy_workers: int = Field(2, ge=1, description="Tables that are copied at the same time, over all groups.")
 
 
 class StateConfig(_Section):
-    """Where wanted tables and their states are kept."""
+    """The state store, which keeps desired tables and the states of tables."""
 
     dsn: Dsn | None = Field(
         None,
-        description="Another PostgreSQL for the state store; none: a schema `wal2lake` in the source.",
+        description="Another PostgreSQL for the state store. Default: a schema `wal2lake` in the source database.",
         examples=["postgresql://user:secret@localhost:5432/state"],
+    )
+    pooler: bool = Field(
+        False,
+        description="`dsn` connects to a pooler in transaction mode: a run holds its group by a row with an expiry, "
+        "not by a lock of its session. Without `dsn`, `[source] pooler` decides.",
     )
 
 
@@ -184,21 +130,22 @@ class ChangelogConfig(_Section):
     max_bytes: int = Field(
         50_000_000_000,
         ge=1024 * 1024,
-        description="Disk that each group's log may take; when it is full, capture waits and the slot holds the WAL.",
+        description="Disk space of each group's log. When it is full, capture waits and the slot holds the WAL.",
     )
+    keep_seconds: float = Field(0, ge=0, description="Seconds that applied changes stay in it, for readers of events.")
 
 
 class MaintenanceConfig(_Section):
-    """Keeping lake tables quick to read: small files are compacted, old snapshots expire."""
+    """Maintenance of lake tables: small files are compacted, old snapshots expire."""
 
-    enabled: bool = Field(True, description="Whether wal2lake does it; false: you do, by means of your own.")
-    small_files: int = Field(20, ge=2, description="Files written by small commits that start a compaction.")
+    enabled: bool = Field(True, description="Whether wal2lake maintains the lake tables; if false, do it yourself.")
+    small_files: int = Field(20, ge=2, description="Number of small files that triggers a compaction.")
     snapshot_retention: float = Field(
         1800,
         ge=0,
-        description="Seconds for which old versions of a table stay readable; every commit writes the list of them.",
+        description="Seconds for which old snapshots of a table are kept. Every commit writes the list of them.",
     )
-    snapshots_kept: int = Field(100, ge=1, description="Newest versions that stay readable whatever their age.")
+    snapshots_kept: int = Field(100, ge=1, description="Number of newest snapshots that are kept whatever their age.")
 
 
 OnDrop = Literal["drop", "keep"]
@@ -218,57 +165,75 @@ class GroupConfig(_Section):
         examples=["default"],
     )
     tables: tuple[TableName, ...] = Field(("public.*",), description="Names or patterns (* and ?), schema.table.")
-    exclude: tuple[TableName, ...] = Field((), description="Names or patterns left out.")
+    exclude: tuple[TableName, ...] = Field((), description="Names or patterns to leave out.")
     publication: str | None = Field(
         None,
         min_length=1,
-        description="A publication that exists, to be used as it is; tables then chooses among its tables. "
-        "None: one is made.",
+        description="An existing publication to use as it is; `tables` then selects among its tables. "
+        "Default: wal2lake makes one.",
         examples=["for_the_lake"],
     )
     partitions: Partitions = Field(
         "root",
-        description="What a partitioned table is in the lake: root makes one table of it, leaf one of each partition.",
+        description="Lake tables of a partitioned table: root makes one, leaf makes one for each partition.",
     )
     capture: Annotated[Literal["auto", "wal", "poll", "trigger"], AfterValidator(_available)] = Field(
-        "auto", description="How changes are read. This version reads the WAL: auto and wal."
+        "auto",
+        description="How changes are captured: wal (and auto) streams a replication slot, poll reads one through SQL, "
+        "trigger installs statement-level triggers and needs no slot.",
     )
     flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log, at most.")
     flush_bytes: int = Field(
-        64 * 1024 * 1024, ge=1024 * 1024, description="Bytes after which a manifest is written sooner."
+        64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of changes that trigger an earlier manifest."
     )
     on_drop: OnDrop = Field(
-        "drop", description="What becomes of a column that the source drops: drop it, or keep it and write NULL."
+        "drop", description="Columns that are dropped at the source: drop them too, or keep them and write NULL."
     )
     on_partition_drop: OnPartitionDrop = Field(
         "delete",
-        description="What becomes of the rows of a partition that is detached or dropped: delete them, or keep them.",
+        description="Rows of partitions that are detached or dropped at the source: delete them, or keep them.",
     )
     on_incompatible: OnIncompatible = Field(
         "resync",
-        description="A change of columns that a lake table can't follow: resync re-copies it, stop waits.",
+        description="A change of columns that a lake table can't follow: resync re-copies the table, stop stops it.",
     )
     on_rename: OnRename = Field(
-        "rename", description="What a rename of a source table does to its lake table: rename it too, or keep its name."
+        "rename", description="A renamed source table: rename its lake table too, or keep the name."
     )
     on_recreate: OnRecreate = Field(
         "resync",
-        description="A table that was dropped and created again under its name: resync copies the new one into the "
-        "place of the old one, stop waits.",
+        description="A table that was dropped and created again under its name: resync replaces the rows of the lake "
+        "table with a copy of the new one, stop stops it.",
     )
 
     @property
+    def polls(self) -> bool:
+        """Whether its slot is read through SQL, without a replication connection."""
+        return self.capture == "poll"
+
+    @property
+    def triggers(self) -> bool:
+        """Whether its tables are captured by triggers."""
+        return self.capture == "trigger"
+
+    @property
     def leafwise(self) -> bool:
-        """Whether each partition is a table of its own."""
+        """Whether each partition is mirrored as a table of its own."""
         return self.partitions == "leaf"
 
     @model_validator(mode="after")
     def _own_publication(self) -> GroupConfig:
         if self.leafwise and self.publication is not None:
-            # Filters and lists of a root are not those of its partitions, and nobody but its owner can add these.
+            # Filters and column lists of a root do not apply to its partitions, and only its owner can add these.
             raise refuse(
-                "partitions = 'leaf' needs a publication of the group's own, and publication names another one",
-                "leave out publication, so that one is made; or partitions = 'root'",
+                "partitions = 'leaf' needs a publication made by wal2lake, and publication names another one",
+                "leave out publication, or set partitions = 'root'",
+            )
+        if self.triggers and (self.leafwise or self.publication is not None):
+            # A statement on a root fires the triggers of the root alone.
+            raise refuse(
+                "capture = 'trigger' has no publication, and mirrors partitioned tables as one",
+                "leave out publication, and set partitions = 'root'",
             )
         return self
 
@@ -278,51 +243,51 @@ class TableConfig(_Section):
 
     target: TableName | None = Field(
         None,
-        description="Name of the lake table; none: the table's own. With on_rename = 'keep' it counts when the lake "
-        "table is first made.",
+        description="Name of the lake table. Default: the name of the table. With on_rename = 'keep' it is used only "
+        "when the lake table is created.",
         examples=["sales.orders"],
     )
     flush_interval: float | None = Field(
         None,
         ge=0.05,
-        description="Seconds between lake commits, where the table needs them less often than its group.",
+        description="Seconds between lake commits, for a table that needs them less often than its group.",
         examples=[60.0],
     )
     flush_bytes: int | None = Field(
         None,
         ge=1024,
-        description="Bytes in the change log that are committed before that time is over; none: as the group says.",
+        description="Bytes in the change log that trigger a commit before flush_interval. Default: as in the group.",
         examples=[16 * 1024 * 1024],
     )
     on_rename: OnRename | None = Field(
         None,
-        description="What a rename of the source table does to the lake table; none: as the group says.",
+        description="A rename of the source table: see [[groups]]. Default: as in the group.",
         examples=["keep"],
     )
-    types: dict[str, Annotated[LakeType, BeforeValidator(_lake_type)]] = Field(
+    types: dict[str, Annotated[LakeType, BeforeValidator(as_lake_type)]] = Field(
         default_factory=dict,
-        description="Lake types of single columns, where the type table's own is not wanted.",
+        description="Lake types of single columns, instead of those in the table of types.",
         examples=[{"amount": "decimal(20,4)"}],
     )
-    mask: dict[str, Annotated[Masking, BeforeValidator(_mask)]] = Field(
+    mask: dict[str, Annotated[Masking, BeforeValidator(as_mask)]] = Field(
         default_factory=dict,
-        description="Columns whose values are not written: sha256 writes their hash instead, null writes NULL.",
+        description="Columns whose values are replaced: sha256 writes their hash, null writes NULL.",
         examples=[{"email": "sha256", "phone": "null"}],
     )
-    columns: Annotated[tuple[str, ...], AfterValidator(_some_columns)] = Field(
+    columns: Annotated[tuple[str, ...], AfterValidator(require_columns)] = Field(
         (),
-        description="The only columns to mirror; those of the key must be among them. PostgreSQL 15 or newer.",
+        description="The only columns to mirror, including those of the key. PostgreSQL 15 or newer.",
         examples=[("id", "status", "email")],
     )
-    where: Annotated[str, AfterValidator(_not_blank)] | None = Field(
+    where: Annotated[str, AfterValidator(require_text)] | None = Field(
         None,
-        description="The only rows to mirror: a condition in PostgreSQL's SQL. PostgreSQL 15 or newer.",
+        description="The only rows to mirror, as an SQL condition. PostgreSQL 15 or newer.",
         examples=["status <> 'draft'"],
     )
     append_only: bool = Field(
         False,
-        description="Whether its rows are only ever inserted: updates and deletes are not published, so the table "
-        "needs no key. It stops when PostgreSQL counts an update or delete.",
+        description="For a table whose rows are only ever inserted: updates and deletes are not published, so it "
+        "needs no key. The table stops when PostgreSQL counts an update or delete.",
         examples=[True],
     )
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
@@ -336,7 +301,7 @@ class TableConfig(_Section):
 
     @property
     def withholds(self) -> bool:
-        """Whether it keeps something of the table out of the lake."""
+        """Whether it keeps rows, columns or values of the table out of the lake."""
         return bool(self.mask or self.columns or self.where)
 
     @model_validator(mode="after")
@@ -344,8 +309,8 @@ class TableConfig(_Section):
         both = [name for name in self.mask if name in self.types]
         if both:
             raise refuse(
-                f"column {both[0]} has a mask and a type of its own",
-                "one of the two: a sha256 is a string, and a null has the type that the column has",
+                f"column {both[0]} has both a mask and a type",
+                "one of the two: sha256 writes a string, and null keeps the column's type",
             )
         return self
 
@@ -354,14 +319,14 @@ NO_SETTINGS = TableConfig()
 
 
 def settings_of(tables: Mapping[str, TableConfig], id: TableId, settings_from: Iterable[TableId] = ()) -> TableConfig:
-    """The settings of a table, key by key: its own, else those of the tables that it heeds, the first of them first.
+    """The settings of a table, key by key: its own, else those of the tables above it, nearest first.
 
-    A partition that is mirrored by itself heeds the tables above it. `target` is the name of one lake table only.
+    `settings_from` are the tables above a partition that is mirrored by itself; `target` is never inherited.
     """
     own = tables.get(str(id), NO_SETTINGS)
     above = [section for name in settings_from if (section := tables.get(str(name))) is not None]
     if not above:
-        # Asked for each table in each turn of a run; putting a section together takes twenty times as long.
+        # Cached: it is called for each table in each turn of a run, and building a section takes twenty times as long.
         return own
     found = {key: getattr(own, key) for key in own.model_fields_set}
     for section in above:
@@ -369,12 +334,21 @@ def settings_of(tables: Mapping[str, TableConfig], id: TableId, settings_from: I
     return TableConfig.model_construct(**found)
 
 
-class GroupTables(dict[str, TableConfig]):
-    """The settings of tables as a group sees them: the publication that it names may choose rows and columns, too."""
+@dataclass(frozen=True)
+class GroupTables(Mapping[str, TableConfig]):
+    """The settings of a group's tables. A named publication may select rows and columns as well."""
 
-    def __init__(self, tables: Mapping[str, TableConfig], group: GroupConfig) -> None:
-        super().__init__(tables)
-        self.group = group
+    tables: Mapping[str, TableConfig]
+    group: GroupConfig
+
+    def __getitem__(self, name: str) -> TableConfig:
+        return self.tables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
 
 
 SECTIONS: Mapping[str, type[BaseModel]] = {

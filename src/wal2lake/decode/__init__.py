@@ -1,30 +1,74 @@
-"""From pgoutput's bytes to typed Arrow columns. No I/O happens here."""
+"""From pgoutput messages to typed Arrow columns. Pure: no I/O."""
 
-from .binary import readable
+from .binding import readable
 from .columns import batch_schema
 from .intake import SLICE_BYTES, Intake, slice_bytes, slices
-from .messages import Messages
-from .model import Cut, DecodedTable, Refusals, Relation, RelationColumn, Resolver, Target, TextNeeded
+from .messages import (
+    BEGIN,
+    COMMIT,
+    KIND_AT,
+    RELATION,
+    STREAM_ABORT,
+    STREAM_COMMIT,
+    STREAM_EPOCH_US,
+    STREAM_START,
+    STREAM_STOP,
+    Commit,
+    Messages,
+    among,
+    parse_commit,
+    picked,
+)
+from .model import Boundary, DecodedTable, Refusals, Relation, RelationColumn, ResolveRelation, Target, TextNeeded
 from .pgoutput import Decoder
-from .spans import picked
+from .plugins import (
+    ColumnFact,
+    Reading,
+    RelationFacts,
+    SlotMark,
+    Snapshot,
+    TableName,
+    Translator,
+    plugin_options,
+)
 from .undecoded import Undecoded
 
 __all__ = [
+    "BEGIN",
+    "COMMIT",
+    "KIND_AT",
+    "RELATION",
     "SLICE_BYTES",
-    "Cut",
+    "STREAM_ABORT",
+    "STREAM_COMMIT",
+    "STREAM_EPOCH_US",
+    "STREAM_START",
+    "STREAM_STOP",
+    "Boundary",
+    "ColumnFact",
+    "Commit",
     "DecodedTable",
     "Decoder",
     "Intake",
     "Messages",
+    "Reading",
     "Refusals",
     "Relation",
     "RelationColumn",
-    "Resolver",
+    "RelationFacts",
+    "ResolveRelation",
+    "SlotMark",
+    "Snapshot",
+    "TableName",
     "Target",
     "TextNeeded",
+    "Translator",
     "Undecoded",
+    "among",
     "batch_schema",
+    "parse_commit",
     "picked",
+    "plugin_options",
     "readable",
     "slice_bytes",
     "slices",

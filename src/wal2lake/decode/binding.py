@@ -1,31 +1,33 @@
-"""How the columns of a relation in the stream become the columns of the table that it is mirrored to."""
+"""Maps the columns of a relation in the stream to the columns of its target table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..schema import Column, Identity, TableSchema
-from .binary import Reader, reader
+import pyarrow as pa
+
+from ..schema import Column, ReplicaIdentity, TableSchema
+from ..types import Converted, Masking, Reader, arrow_type, binary_reader, lake_type
 from .messages import BINARY, TEXT
-from .model import Relation, Resolver, Target, TextNeeded
+from .model import Relation, ResolveRelation, Target, TextNeeded
 
 
 @dataclass(frozen=True)
 class Binding:
-    """A relation whose rows go to a target: `order` gives for each column of the table its place in the relation."""
+    """A relation and its target: `order` has for each column of the table its index in the relation."""
 
     relation: Relation
     target: Target
     order: tuple[int, ...]
     mismatch: str | None
-    """how relation and table disagree; then no row can be read"""
+    """how relation and table differ, so that no row can be read"""
     misleading: str | None
-    """why its rows can't be told apart by the table's key; then only a copy has them"""
+    """why the table's key does not identify its rows, so that only a copy has them"""
     traceable: bool
-    """whether its updates and deletes say which row they mean"""
+    """whether its updates and deletes identify their row"""
     readers: tuple[Reader, ...] | None = None
-    """of a stream in binary form: for each column of the table, how its values are read"""
+    """of a stream in binary form: for each column of the table the function that reads its values"""
 
     @property
     def form(self) -> int:
@@ -51,14 +53,14 @@ class Binding:
 
 
 class Described:
-    """A relation as the stream described it, bound to its target when a change first needs it."""
+    """A relation as the stream described it, bound to its target when the first change needs it."""
 
     def __init__(self, relation: Relation) -> None:
         self.relation = relation
         self._bound = False
         self._binding: Binding | None = None
 
-    def bind(self, resolve: Resolver, binary: bool) -> Binding | None:
+    def bind(self, resolve: ResolveRelation, binary: bool) -> Binding | None:
         """None: the table is not mirrored."""
         if not self._bound:
             target = resolve(self.relation)
@@ -77,20 +79,28 @@ def _bind(relation: Relation, target: Target, binary: bool) -> Binding:
 
 
 def _sent(relation: Relation, schema: TableSchema) -> list[Column]:
-    """The columns of a table as the stream has them."""
+    """The columns of a table that the stream has."""
     typmods = {column.name: column.typmod for column in relation.columns}
     return [replace(column, typmod=typmods[column.name]) for column in schema.columns]
 
 
+def readable(type_oid: int, typmod: int) -> bool:
+    """Whether a column of this type, without settings, can be read in binary form."""
+    return binary_reader(type_oid, typmod, lake_type(type_oid, typmod, 0, {})) is not None
+
+
 def _reader(column: Column) -> Reader:
-    found = reader(column)
+    """The function that reads a column's binary form. Raises TextNeeded if there is none."""
+    if column.mask is Masking.NULL:
+        return lambda values: Converted(pa.nulls(len(values), arrow_type(column.lake)))
+    found = binary_reader(column.type_oid, column.typmod, column.lake) if column.mask is None else None
     if found is None:
         raise TextNeeded(column.type_name)
     return found
 
 
 def _traceable(relation: Relation, schema: TableSchema) -> bool:
-    if relation.identity is Identity.FULL:
+    if relation.identity is ReplicaIdentity.FULL:
         return True
     return not schema.insert_only and _flagged(relation).issuperset(schema.key)
 
@@ -100,21 +110,21 @@ def _flagged(relation: Relation) -> set[str]:
 
 
 def _misleading(relation: Relation, schema: TableSchema) -> str | None:
-    """Why the key of a partitioned table is not known to have been unique when a leaf's rows were written."""
+    """Why the key of a partitioned table may not have been unique when a leaf's rows were written."""
     flagged, key = _flagged(relation), set(schema.key)
     if schema.key_index:
-        # The root's own key holds for every leaf; one without an identity takes inserts only.
+        # The root's own key is valid for every leaf; a table without an identity takes inserts only.
         known = not flagged or flagged >= key
     else:
-        known = not key or (relation.identity is not Identity.FULL and flagged == key)
-    return None if known else f"rows of partition {relation.namespace}.{relation.name} were told apart by another key"
+        known = not key or (relation.identity is not ReplicaIdentity.FULL and flagged == key)
+    return None if known else f"rows of partition {relation.namespace}.{relation.name} were identified by another key"
 
 
 def _mismatch(relation: Relation, schema: TableSchema) -> str | None:
     sent = {column.name: column for column in relation.columns}
     known = {column.name: column for column in schema.columns}
     if missing := sorted(known.keys() - sent.keys()):
-        return f"column {missing[0]} is not sent any more"
+        return f"column {missing[0]} is missing in the stream"
     if more := sorted(sent.keys() - known.keys()):
         return f"column {more[0]} is new"
     for name, column in known.items():

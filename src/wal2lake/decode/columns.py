@@ -1,9 +1,9 @@
-"""Row messages of one relation into a record batch of its table: the table's columns, then the change's own.
+"""Row messages of one relation as a record batch: the table's columns, then those of the change.
 
-    messages ── tuples.walk ──► where each value lies ── choose old or new per row ──► values.convert ──► batch
+    messages ── tuples.walk ──► position of each value ── choose old or new per row ──► types.from_text ──► batch
 
-An update of a table without a key becomes the delete of its old row and the insert of its new one. A value sent as
-unchanged TOAST is taken from the old tuple where that has it; otherwise it is NULL and listed as unchanged.
+An update of a table without a key becomes a delete of the old row and an insert of the new one. An unchanged TOAST
+value is taken from the old tuple if that has it; otherwise it is NULL and listed as unchanged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..changelog.manifest import Refusal
-from ..pgtypes import Masking, masked
+from ..change import Refusal
 from ..position import Lsn
 from ..schema import Column, TableId, TableSchema
-from .arrays import convert_list
-from .binary import Reader
+from ..types import (
+    Bytes,
+    Converted,
+    Mask,
+    Masking,
+    Positions,
+    Reader,
+    Slices,
+    arrow_type,
+    from_text,
+    masked,
+    sha256,
+    views,
+)
 from .binding import Binding
 from .messages import (
     DELETE,
@@ -33,20 +44,15 @@ from .messages import (
     TEXT,
     UNCHANGED,
     UPDATE,
-    Bytes,
-    Mask,
-    Positions,
     Raw,
 )
 from .model import DecodedTable
-from .spans import Slices, views
 from .tuples import Cells, Tuples, walk
-from .values import Converted, arrow_type, convert, sha256
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Row messages of one relation: what they do, where they lie, and their place in the stream."""
+    """Row messages of one relation: their operations, positions, and places in the stream."""
 
     op: Bytes
     at: Positions
@@ -63,12 +69,12 @@ class Rows:
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def refusal(self, row: int, error: str, **fields: object) -> Refusal:
-        return Refusal(Lsn(int(self.commit_lsn[row])), int(self.seq[row]), error, fields)
+        return Refusal(Lsn(int(self.commit_lsn[row])), int(self.seq[row]), error, fields, int(self.xid[row]))
 
 
 @dataclass(frozen=True)
 class _Output:
-    """The rows of the batch: each with its change, and which tuple of which message its values come from."""
+    """The rows of the batch: the change of each, and the message and tuple that its values come from."""
 
     rows: Rows
     message: Positions
@@ -147,7 +153,7 @@ def _outputs(rows: Rows, tuples: Tuples, schema: TableSchema) -> _Output:
 
 
 def _chosen(tuples: Tuples, output: _Output, place: int) -> Cells:
-    """A column's cells for the rows of the batch: of the new tuple, or of the old one where that is the answer."""
+    """A column's cells for the rows of the batch: from the new tuple, or from the old one."""
     if not tuples.old:
         return tuples.new[place]
     new, old = tuples.new[place], tuples.old[place]
@@ -168,13 +174,11 @@ def _convert(text: Slices, column: Column, reader: Reader | None) -> Converted:
         return Converted(sha256(text))
     if column.mask is Masking.NULL:
         return Converted(pa.nulls(len(text), arrow_type(column.lake)))
-    if column.lake.is_list:
-        return convert_list(text, column.lake, column.delimiter)
-    return convert(text, column.lake)
+    return from_text(text, column.lake, column.delimiter)
 
 
 def _moved(raw: Raw, tuples: Tuples, output: _Output, binding: Binding, key: list[Cells]) -> Mask:
-    """Which rows are updates that changed the key: where the old key's text is another than the new one's."""
+    """Which rows are updates that changed the key: the texts of old and new key differ."""
     moved = np.zeros(len(output.rows), np.bool_)
     candidates = np.flatnonzero((output.rows.op == UPDATE) & tuples.has_old[output.message])
     if not len(candidates):
@@ -210,7 +214,7 @@ def _old_keys(
 
 
 def _unchanged(schema: TableSchema, cells: list[Cells], count: int) -> pa.Array:
-    """Per row the positions of the columns whose value was not sent and matters; null where there are none."""
+    """For each row the indexes of the columns whose values were not sent and are needed; null if there are none."""
     flags = [
         (cell.kind == UNCHANGED) & (column.mask is not Masking.NULL)
         for column, cell in zip(schema.columns, cells, strict=True)
@@ -240,7 +244,7 @@ def _relation(count: int, leaf: int | None) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Keys:
-    """The words that tell people which row is meant."""
+    """Describes which row is meant, by its key, for messages."""
 
     raw: Raw
     binding: Binding
@@ -272,15 +276,15 @@ def _refused_value(converted: Converted, column: Column, rows: Rows, keys: _Keys
 
 
 def _refused_inserts(rows: Rows, unchanged: pa.Array, schema: TableSchema) -> Iterator[Refusal]:
-    """An update that brings a row into a row filter is sent as an insert, without large values that it left alone."""
+    """An update that moves a row into the row filter is sent as an insert, without its unchanged TOAST values."""
     lacking = (rows.op == INSERT) & unchanged.is_valid().to_numpy(zero_copy_only=False)
     if lacking.any():
-        cause = "an update brought a row into its row filter, and the WAL has not all values of that row"
+        cause = "an update moved a row into the row filter, and the WAL lacks some of its values"
         yield rows.refusal(int(lacking.argmax()), "CopyNeeded", table=str(schema.id), cause=cause)
 
 
 def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterator[Refusal]:
-    """Updates and deletes that say too little to find their row."""
+    """Updates and deletes that do not identify their row."""
     schema = binding.schema
     changing = rows.op != INSERT
     if not binding.traceable:
@@ -291,8 +295,8 @@ def _refused_operations(rows: Rows, tuples: Tuples, binding: Binding) -> Iterato
         return
     if refused.any():
         row = int(refused.argmax())
-        # PostgreSQL refuses such a change on a published table; whatever it was, the table as it is now has its effect.
+        # PostgreSQL refuses such a change on a published table; a re-copy includes its effect.
         operation = "UPDATE" if rows.op[row] == UPDATE else "DELETE"
         heap = TableId(binding.relation.namespace, binding.relation.name)
-        cause = f"{operation} on {heap} does not tell which row is meant"
+        cause = f"{operation} on {heap} does not identify its row"
         yield rows.refusal(row, "CopyNeeded", table=str(schema.id), cause=cause)

@@ -1,6 +1,6 @@
-"""The reading side of decoding: takes messages as they come and says what is complete. It costs next to nothing.
+"""The reading side of decoding: collects messages and finds complete transactions, at almost no cost.
 
-What is taken out of it goes to the decoder, in the same order, on whatever thread that runs.
+Messages that are taken out go to the decoder in the same order, on any thread.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import numpy as np
 from .messages import BEGIN, COMMIT, Messages
 
 SLICE_BYTES = 8 * 1024 * 1024
-"""raw bytes that are decoded together, far below what a string column can hold"""
+"""raw bytes that are decoded together, far below the limit of a string column"""
 _WIDE_MESSAGE = 512
 _IDLE_SHARE = 4
 
 
 def slice_bytes(size: int, messages: int) -> int:
-    """How many bytes of such messages are decoded together: more where rows are wide and few.
+    """How many bytes of such messages to decode together: more if rows are wide and few.
 
-    A column of few values costs its calls more than its values, and threads get in each other's way at every call.
+    For few values a column costs more in calls than in values, and each call contends for the GIL.
     """
     return SLICE_BYTES * (2 if size > _WIDE_MESSAGE * messages else 1)
 
 
 class Intake:
-    """Messages that wait: those up to the last commit, and those of the transaction that is still arriving."""
+    """Waiting messages: those up to the last commit, and those of the transaction that is still arriving."""
 
     def __init__(self) -> None:
         self._complete: list[Messages] = []
@@ -38,7 +38,7 @@ class Intake:
 
     @property
     def has_complete(self) -> bool:
-        """Whether a transaction has ended, be it one without rows for us."""
+        """Whether a transaction has ended, also one without rows."""
         return bool(self._complete)
 
     @property
@@ -46,7 +46,7 @@ class Intake:
         return self.complete_bytes + self.open_bytes
 
     def complete_is_worth_decoding(self, idle: bool) -> bool:
-        """`idle`: who decodes has nothing else to do. Less is enough then, and less is left over at the end."""
+        """`idle`: the decoder has nothing else to do, so less is enough."""
         enough = slice_bytes(self.complete_bytes, self._complete_messages)
         return self.complete_bytes >= (enough // _IDLE_SHARE if idle else enough)
 
@@ -79,7 +79,7 @@ class Intake:
         return taken
 
     def take_open(self) -> list[Messages]:
-        """What the open transaction has so far. What is complete is to be taken before."""
+        """The messages of the open transaction so far. Call `take_complete` before."""
         if self._complete:
             raise RuntimeError("take_open() before take_complete(): complete transactions are waiting")
         taken, self._open, self.open_bytes, self._open_messages = self._open, [], 0, 0

@@ -1,4 +1,4 @@
-"""The bytes of pgoutput (protocol version 1) inside XLogData, and the messages that are read one by one.
+"""The bytes of pgoutput (protocol 1) inside XLogData, and the messages that are parsed one by one.
 
     'w' | start LSN | end LSN | server clock | kind | body
      1       8          8           8           1
@@ -8,8 +8,8 @@ Rows are read column by column in columns.py; only relations and truncations, wh
 
 from __future__ import annotations
 
+import json
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,19 +18,18 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from ..schema import Identity
+from ..schema import ReplicaIdentity
+from ..types import PADDING, POSTGRES_EPOCH_US, Bytes, Mask, Positions, Slices, contiguous, words
 from .model import Relation, RelationColumn
 
-Positions = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
-
 KIND_AT = 25
-STREAM_EPOCH_US = 946_684_800_000_000
-"""when the clock of PostgreSQL's values and messages begins, in microseconds since 1970"""
+STREAM_EPOCH_US = POSTGRES_EPOCH_US
+"""epoch of timestamps in messages (2000-01-01), in microseconds since 1970"""
 BEGIN, COMMIT, RELATION, TRUNCATE = b"BCRT"
 INSERT, UPDATE, DELETE = b"IUD"
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = b"SEcA"
+REFUSED = ord("X")
+"""not PostgreSQL's own: a change that the source can't tell, and why; see `protocol.refused`"""
 IGNORED = b"YOM"
 OLD_KEY, OLD_ROW, NEW_ROW = b"KON"
 TEXT, BINARY, NULL, UNCHANGED = b"tbnu"
@@ -38,13 +37,12 @@ TEXT, BINARY, NULL, UNCHANGED = b"tbnu"
 _BODY = KIND_AT + 1
 _COMMIT = struct.Struct(">Bqqq")
 _TRUNCATE = struct.Struct(">IB")
+_OID = struct.Struct(">I")
 _COLUMN_TAIL = struct.Struct(">Ii")
-# Reads of a few bytes beyond the last value stay inside the buffer.
-PADDING = bytes(32)
 
 
 def among(kinds: bytes) -> Mask:
-    """For each possible kind byte whether it is one of these: indexed with many kinds, it answers for all at once."""
+    """A look-up table by kind byte: whether it is one of `kinds`."""
     table = np.zeros(256, np.bool_)
     table[list(kinds)] = True
     return table
@@ -52,7 +50,7 @@ def among(kinds: bytes) -> Mask:
 
 @dataclass(frozen=True, eq=False)
 class Messages(Sequence[bytes]):
-    """XLogData messages one after the other in one buffer: no object for each, so millions cost only their bytes."""
+    """Consecutive XLogData messages in one buffer, without an object for each."""
 
     data: Bytes
     lengths: Positions
@@ -83,7 +81,7 @@ class Messages(Sequence[bytes]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[bytes]:
-        # In C all the way: somebody may ask for millions.
+        # Implemented in C: there may be millions.
         return map(self.data.tobytes().__getitem__, map(slice, self.start.tolist(), self.end.tolist()))
 
     @overload
@@ -111,18 +109,9 @@ class Raw:
         return words(self.bytes, at)
 
 
-def words(data: Bytes, at: Positions) -> npt.NDArray[np.uint64]:
-    """The eight bytes at each position as one number, the first byte the highest."""
-    window: npt.NDArray[np.uint64] = np.ndarray((len(data) - 7,), np.uint64, data, strides=(1,))
-    word = window[at]
-    # Picked in the machine's order and turned round after, they cost half of what NumPy takes to pick them turned.
-    return word.byteswap(inplace=True) if sys.byteorder == "little" else word
-
-
-def sixteens(data: Bytes, at: Positions) -> npt.NDArray[np.void]:
-    """The sixteen bytes at each position."""
-    window: npt.NDArray[np.void] = np.ndarray((len(data) - 15,), "V16", data, strides=(1,))
-    return window[at]
+def picked(data: Bytes, start: Positions, length: Positions) -> Messages:
+    """The messages at these positions, without the bytes between them."""
+    return Messages(contiguous(Slices(data, start, length))[0], length)
 
 
 @dataclass(frozen=True)
@@ -161,7 +150,7 @@ def parse_begins(raw: Raw, at: Positions, first: Begin) -> Begins:
     return Begins(
         np.concatenate([[first.commit_lsn], lsn]),
         np.concatenate([[first.commit_us], us]),
-        # The xid is the upper half of what was read; it has no sign.
+        # The xid is the upper half of what was read, unsigned.
         np.concatenate([[first.xid], (xid >> 32) & 0xFFFFFFFF]),
     )
 
@@ -172,9 +161,16 @@ def parse_commit(message: bytes) -> Commit:
 
 
 def parse_truncate(message: bytes) -> tuple[int, ...]:
-    """The relations of a Truncate message. CASCADE needs no care: PostgreSQL lists every table that was emptied."""
+    """The relations of a Truncate message. CASCADE can be ignored: PostgreSQL lists every truncated table."""
     count, _options = _TRUNCATE.unpack_from(message, _BODY)
     return struct.unpack_from(f">{count}I", message, _BODY + _TRUNCATE.size)
+
+
+def parse_refused(message: bytes) -> tuple[int, str, dict[str, str]]:
+    """A relation, and the error, with its fields, that says why a change of it can't be represented."""
+    (oid,) = _OID.unpack_from(message, _BODY)
+    error, fields = json.loads(message[_BODY + _OID.size :])
+    return oid, error, fields
 
 
 def parse_relation(message: bytes) -> Relation:
@@ -191,7 +187,7 @@ def parse_relation(message: bytes) -> Relation:
         at += _COLUMN_TAIL.size
         columns.append(RelationColumn(column, type_oid, typmod, key))
     # pgoutput sends an empty namespace for pg_catalog.
-    return Relation(oid, namespace or "pg_catalog", name, Identity(identity.decode()), tuple(columns))
+    return Relation(oid, namespace or "pg_catalog", name, ReplicaIdentity(identity.decode()), tuple(columns))
 
 
 def _string(message: bytes, at: int) -> tuple[str, int]:

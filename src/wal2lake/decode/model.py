@@ -1,4 +1,4 @@
-"""What decoding takes and gives: relations as the stream describes them, where their rows go, and decoded cuts."""
+"""Inputs and outputs of decoding: relations as the stream describes them, their targets, and decoded transactions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..changelog.manifest import Refusal, Truncation
+from ..change import Refusal, Truncation
 from ..position import Lsn
-from ..schema import Identity, TableSchema
+from ..schema import ReplicaIdentity, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class TextNeeded(Exception):
-    """The stream has values in binary form that only their text can be read of. To be asked for again, as text."""
+    """Values in binary form that can be read from their text only, so that the stream must be reopened with text."""
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class Relation:
     oid: int
     namespace: str
     name: str
-    identity: Identity
+    identity: ReplicaIdentity
     columns: tuple[RelationColumn, ...]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the rows of a relation go."""
+    """The table that the rows of a relation go to."""
 
     schema: TableSchema
-    """the mirrored table, the root when the relation is a partition; its columns are found by name"""
+    """the mirrored table: the root if the relation is a partition; its columns are found by name"""
     version: int
     leaf: int | None = None
     """oid of the partition when the table is partitioned"""
     predicate: str | None = None
-    """the partition's constraint, handed on with a truncation"""
+    """the partition's constraint, stored with a truncation"""
 
 
-Resolver = Callable[[Relation], Target | None]
-"""Answers where a relation's rows go; None where the table is not mirrored. Asked once per Relation message, when the
-first change that needs it is decoded."""
+ResolveRelation = Callable[[Relation], Target | None]
+"""Returns the target of a relation, or None if it is not mirrored. Called once per Relation message, when the first
+change that needs it is decoded."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,20 @@ class DecodedTable:
     key_changes: int
     unchanged: int
     split: int = 0
-    """updates that are in it as a delete and an insert"""
+    """updates that are a delete and an insert in it"""
 
 
 class Refusals:
-    """Changes of one table that can't be carried: of each kind the earliest, so that a million cost no memory."""
+    """Changes of one table that can't be carried: only the earliest of each kind, so that memory is bounded."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str | None], Refusal] = {}
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> Refusals:
+        refusals = cls()
+        refusals.note(refusal)
+        return refusals
 
     def __iter__(self) -> Iterator[Refusal]:
         return iter(sorted(self._kept.values(), key=_place))
@@ -94,7 +100,7 @@ class Refusals:
             self.note(refusal)
 
     def stamped(self, commit_lsn: Lsn) -> Refusals:
-        """The same with a commit that was not known before."""
+        """The same with the commit, which was not known before."""
         refusals = Refusals()
         for refusal in self:
             refusals.note(replace(refusal, commit_lsn=commit_lsn))
@@ -106,12 +112,13 @@ def _place(refusal: Refusal) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """All complete transactions since the cut before."""
+class Boundary:
+    """The end of complete transactions, where a manifest can end, and what came since the boundary before."""
 
     to_lsn: Lsn
     transactions: int
     commit_ts: datetime | None
-    tables: tuple[DecodedTable, ...]
     truncations: dict[int, tuple[Truncation, ...]]
+    """by table"""
     refusals: dict[int, tuple[Refusal, ...]]
+    """changes that the source could not tell, by table; those of rows come with the rows"""

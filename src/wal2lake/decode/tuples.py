@@ -1,4 +1,4 @@
-"""Tuples of many row messages, walked column by column: for all rows at once, where each value lies.
+"""Tuples of many row messages, column by column: finds the position of each value, for all rows at once.
 
 I: oid 'N' tuple      U: oid ['K'|'O' tuple] 'N' tuple      D: oid 'K'|'O' tuple
 tuple: count, then per column 'n', 'u', or 't' (in a binary stream 'b') length value
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SourceError
+from ..types import Bytes, Mask, Positions, Slices
 from .messages import (
     DELETE,
     NEW_ROW,
@@ -21,12 +22,8 @@ from .messages import (
     TEXT,
     UNCHANGED,
     UPDATE,
-    Bytes,
-    Mask,
-    Positions,
     Raw,
 )
-from .spans import Slices
 
 _OID = 4
 _COUNT = 2
@@ -62,7 +59,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Tuples:
-    """The old and the new tuples of row messages. `old_rank` and `new_rank` find a message's tuple, -1 where none."""
+    """Old and new tuples of row messages. `old_rank` and `new_rank` have a message's tuple index, -1 for none."""
 
     marker: Bytes
     """N, K or O: which tuple comes first in the message"""
@@ -127,7 +124,7 @@ def _walk(raw: Raw, at: Positions, columns: int, form: int) -> tuple[tuple[Cells
             _require((present | (kind == NULL) | (kind == UNCHANGED)).all())
             length *= present
             cursor = start + length
-            # A cell without a value is no more than its kind.
+            # A cell without a value is its kind byte only.
             cursor -= (~present).view(np.uint8) * np.uint8(_LENGTH_BYTES)
         cells.append(Cells(kind, start, length))
     return tuple(cells), cursor
@@ -135,4 +132,4 @@ def _walk(raw: Raw, at: Positions, columns: int, form: int) -> tuple[tuple[Cells
 
 def _require(holds: bool | np.bool_) -> None:
     if not holds:
-        raise SourceError(operation="reading a row of the stream", cause="the message has another form than expected")
+        raise SourceError(operation="reading a row of the stream", cause="the message has an unexpected format")

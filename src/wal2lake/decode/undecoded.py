@@ -1,4 +1,4 @@
-"""Rows that have been found in the stream and sorted by table, and their decoding, which any thread may do."""
+"""Rows that were found in the stream and sorted by table; any thread can decode them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema import TableSchema
+from ..types import Bytes, Mask, Positions
 from .binding import Binding
 from .columns import Rows, decode_rows
-from .messages import KIND_AT, Begins, Bytes, Mask, Positions, Raw
+from .messages import KIND_AT, Begins, Raw
 from .model import DecodedTable, Refusals
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Part:
     """per transaction; the first is the one that was open before"""
     transaction: Positions
     seq: Positions
-    wanted: Mask
+    needed: Mask
     """not in a transaction that is logged already"""
 
     def numbers(self, kind: int) -> list[int]:
@@ -44,7 +45,7 @@ class Part:
 
 
 class Undecoded:
-    """Rows of one table and one schema version, where they lie in the stream. Decoding them changes nothing else."""
+    """Rows of one table and one schema version, by their positions in the stream. Decoding has no side effects."""
 
     def __init__(self, part: Part, units: list[tuple[Binding, Positions]]) -> None:
         target = units[0][0].target
@@ -52,7 +53,7 @@ class Undecoded:
         self._part, self._units = part, units
 
     def decode(self) -> tuple[DecodedTable | None, Refusals]:
-        """All of them in one batch, in their order; None if none can be read. To be called once."""
+        """All of them in one batch, in their order; None if none can be read. Call it once."""
         refusals = Refusals()
         pieces = [(piece, binding) for binding, numbers in self._units for piece in _pieces(numbers, binding)]
         decoded = [_decode_piece(self._part, piece, binding, refusals) for piece, binding in pieces]
@@ -70,7 +71,7 @@ def by_table(part: Part, units: list[tuple[Binding, Positions]]) -> Iterator[Und
 
 
 def _pieces(numbers: Positions, binding: Binding) -> Iterator[Positions]:
-    """Rows in portions that keep the working memory small however many columns they have."""
+    """Rows in portions that keep the working memory small for any number of columns."""
     most = max(1, _PIECE_CELLS // max(1, len(binding.relation.columns)))
     for begin in range(0, len(numbers), most):
         yield numbers[begin : begin + most]
@@ -98,7 +99,7 @@ def _decode_piece(part: Part, numbers: Positions, binding: Binding, refusals: Re
         table, refused = decode_rows(part.raw, rows, binding)
     except MemoryError:
         raise
-    except Exception as error:  # one table's trouble must not become another's
+    except Exception as error:  # a failure of one table must not affect others
         cause = type(error).__name__
         log.warning("rows of %s could not be decoded: %s", name, cause)
         refusals.note(rows.refusal(0, "TableError", table=name, cause=cause))
@@ -117,7 +118,7 @@ def _joined(tables: list[DecodedTable]) -> DecodedTable:
     seq = batch.column(first.schema.meta.seq).to_numpy()
     later = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (seq[1:] > seq[:-1]))
     if not later.all():
-        # Rows of several partitions interleave.
+        # Rows of several partitions are interleaved by order.
         batch = batch.take(pa.array(np.lexsort((seq, lsn))))
     counts = ("inserts", "updates", "deletes", "key_changes", "unchanged", "split")
     sums = {name: sum(getattr(table, name) for table in tables) for name in counts}

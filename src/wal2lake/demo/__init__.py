@@ -1,4 +1,4 @@
-"""The demo, and the throw-away PostgreSQL server that it shares with the tests."""
+"""The demo, and the temporary PostgreSQL server that the tests use, too."""
 
 from .run import run_demo
 

@@ -1,8 +1,8 @@
-"""Is a lake table, read without Spark and without our own type table, the same multiset of rows as PostgreSQL's?
+"""Compares a lake table with a PostgreSQL table as multisets of rows, without Spark and without our types.
 
-PostgreSQL's side comes as the text of each value (COPY), the lake's through pyiceberg. The text is parsed into the type
-that the lake column has, so that 1.50 is 1.5 in a double and is not in a string. Both sides then meet in one Arrow
-aggregation: rows of PostgreSQL count +1, rows of the lake -1, and whatever does not sum to zero is a difference.
+PostgreSQL's values are read as text (COPY), the lake's through pyiceberg. The text is parsed into the type of the lake
+column, so that 1.50 equals 1.5 in a double and differs in a string. Then one Arrow aggregation counts each row of
+PostgreSQL as +1 and each row of the lake as -1; every sum other than zero is a difference.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from psycopg import sql
 
 SIDE = "\0side"
 SHOWN = 5
-# The session's settings decide how PostgreSQL writes a value.
+# These settings determine how PostgreSQL writes a value.
 SETTINGS = """
     SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET bytea_output = 'hex';
     SET extra_float_digits = 1; SET client_encoding = 'UTF8'; SET lc_monetary = 'C'; SET xmlbinary = 'base64'
@@ -42,17 +43,17 @@ ARRAY_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"\\]+)', re.DOTALL)
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found: row counts of both sides, and what one has and the other has not."""
+    """Row counts of both sides, and their differences."""
 
     table: str
     source_rows: int
     lake_rows: int
     missing: int = 0
-    """rows of PostgreSQL that the lake has not"""
+    """rows that are only in PostgreSQL"""
     extra: int = 0
-    """rows of the lake that PostgreSQL has not"""
+    """rows that are only in the lake"""
     examples: tuple[str, ...] = ()
-    """keys of a few of them, with the columns that differ"""
+    """keys of some of them, with the columns that differ"""
     columns_only_in_source: tuple[str, ...] = ()
     columns_only_in_lake: tuple[str, ...] = ()
 
@@ -74,10 +75,16 @@ class Comparison:
 
 @contextmanager
 def open_catalog(lake: Path) -> Iterator[Any]:
-    """The lake's default catalog, as any pyiceberg user would open it."""
+    """The lake's default catalog, opened with pyiceberg."""
     from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import OperationalError
 
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{lake / 'catalog.db'}", warehouse=str(lake))
+    opened = partial(SqlCatalog, "lake", uri=f"sqlite:///{lake / 'catalog.db'}", warehouse=str(lake))
+    try:
+        catalog = opened()
+    except OperationalError:
+        # Spark has created the catalog's own tables between the look for them and their creation.
+        catalog = opened()
     try:
         yield catalog
     finally:
@@ -125,7 +132,7 @@ def _count(connection: psycopg.Connection[Any], schema: str, name: str) -> int:
 def _read_source(
     connection: psycopg.Connection[Any], schema: str, name: str, columns: list[str], *, partitioned: bool
 ) -> Any:
-    """The table as columns of text. Each value is quoted, so that NULL is not the empty string."""
+    """The table as columns of text. Values are quoted, so that NULL differs from the empty string."""
     if not columns:
         return pa.table({})
     copy = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)").format(
@@ -137,7 +144,7 @@ def _read_source(
     with connection.cursor().copy(copy) as rows:
         for block in rows:
             text.write(block)
-    # Arrow's reader takes names apart by position, and column names may repeat in no table: numbers will do.
+    # Arrow's reader needs names; numbers will do.
     numbers = [str(number) for number in range(len(columns))]
     if not text.getbuffer().nbytes:
         return pa.table({column: pa.array([], pa.string()) for column in columns})
@@ -190,7 +197,7 @@ def _lake_column(column: Any) -> Any:
 
 
 def _parse(text: Any, lake_type: Any) -> Any:
-    """PostgreSQL's text as values of a lake type; what it can't hold is an error."""
+    """Parse PostgreSQL's text as values of a lake type; raise if a value does not fit."""
     if pa.types.is_boolean(lake_type):
         return pc.equal(text, "t")
     if pa.types.is_binary(lake_type) or pa.types.is_large_binary(lake_type):
@@ -205,7 +212,7 @@ def _parse(text: Any, lake_type: Any) -> Any:
 
 
 def _comparable(values: Any) -> Any:
-    """Types that Arrow can group by, in which only equal values are equal: -0 is not 0, NaN is NaN."""
+    """Values in a type that Arrow can group by and that distinguishes -0 from 0 and equates NaN with NaN."""
     kind = values.type
     if pa.types.is_floating(kind):
         canonical = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), kind), values)
@@ -221,21 +228,21 @@ def _comparable(values: Any) -> Any:
 
 
 def _difference(left: Any, right: Any) -> Any:
-    """Distinct rows that one side has more often, with how many times: positive for the left."""
+    """Distinct rows that occur more often on one side, with the number: positive for the left."""
     both = pa.concat_tables(
         [
             left.append_column(SIDE, pa.repeat(pa.scalar(1, pa.int64()), left.num_rows)),
             right.append_column(SIDE, pa.repeat(pa.scalar(-1, pa.int64()), right.num_rows)),
         ]
     )
-    # On one thread groups come in the order of the rows: the same differences are told in the same order.
+    # On one thread groups come in the order of the rows, so that the result is deterministic.
     sums = both.group_by(left.column_names, use_threads=False).aggregate([(SIDE, "sum")])
     sums = sums.filter(pc.not_equal(sums[f"{SIDE}_sum"], 0))
     return sums.rename_columns([SIDE if name == f"{SIDE}_sum" else name for name in sums.column_names])
 
 
 def _examples(different: Any, key: list[str]) -> tuple[str, ...]:
-    """A few keys, each with what is wrong; without a key the row's number among the differences has to do."""
+    """Keys of some differences with the kind of difference; without a key, the number of the row among them."""
     rows = different.slice(0, 10_000).to_pylist()
     by_key: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = {}
     for number, row in enumerate(rows):
@@ -253,7 +260,7 @@ def _examples(different: Any, key: list[str]) -> tuple[str, ...]:
 
 
 def _array_elements(text: str) -> list[str | None]:
-    """Take a one-dimensional array literal apart: {a,"b ""c",NULL}."""
+    """Parse a one-dimensional array literal: {a,"b ""c",NULL}."""
     if not (text.startswith("{") and text.endswith("}")):
         raise ValueError("not a plain one-dimensional array")
     inner = text[1:-1]

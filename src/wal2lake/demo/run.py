@@ -1,6 +1,6 @@
-"""`wal2lake demo`: a live shop database and its mirror in one command, and at the end the proof that they are equal.
+"""`wal2lake demo`: a shop database under load and its mirror in one command, and a comparison at the end.
 
-The database is thrown away; the lake stays, so that it can be looked at. Nothing is left running.
+The database is deleted at the end; the lake stays. No process is left running.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run_demo(seconds: float | None, stop: threading.Event, directory: Path | Non
             raise DemoIncomplete(package=package.replace("_", "-"))
     home = directory or Path(tempfile.mkdtemp(prefix="wal2lake-demo-"))
     home.mkdir(parents=True, exist_ok=True)
-    # The server may run under another user, who has to get to its files.
+    # The server may run as another user, who needs access to its files.
     home.chmod(home.stat().st_mode | 0o011)
     show = Show()
     try:
@@ -75,7 +75,7 @@ def _shop(directory: Path, show: Show) -> Iterator[str]:
 
 
 def _config(dsn: str, lake: Path) -> Config:
-    # Settings for the user's own mirror stand above what is given here: the demo must not touch that database.
+    # The user's own environment variables would override this configuration: the demo must not use that database.
     for name in list(os.environ):
         if name.startswith(tuple(f"WAL2LAKE_{section}" for section in FOREIGN_SETTINGS)):
             del os.environ[name]
@@ -83,7 +83,7 @@ def _config(dsn: str, lake: Path) -> Config:
 
 
 def _mirror_until(config: Config, dsn: str, seconds: float | None, stop: threading.Event, show: Show) -> bool:
-    """Mirror while the customers shop, then see the mirror catch up: True if it did. Both have ended at the return."""
+    """Mirror while the shop is in use, then wait until the mirror has caught up: True if it did. Both have ended."""
     from ..mirror import Mirror
 
     customers = Customers(dsn)
@@ -110,7 +110,7 @@ def _mirror_until(config: Config, dsn: str, seconds: float | None, stop: threadi
 
 
 def _catches_up(mirror: Mirror, position: Lsn, running: _Running) -> bool:
-    """Whether the running mirror gets there within a while."""
+    """Whether the running mirror reaches the position within a time limit."""
     limit = time.monotonic() + CATCH_UP_SECONDS
     while time.monotonic() < limit and not running.ended:
         tables = mirror.status().tables
@@ -135,7 +135,7 @@ class _Running:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Return when it has ended, and raise what it ended with, if it was an error."""
+        """Wait until it has ended, and raise its error, if any."""
         asked = not self.ended
         self._stop.set()
         self._thread.join()
@@ -152,7 +152,7 @@ class _Running:
 
 
 def _prove(config: Config, dsn: str, show: Show, *, caught_up: bool) -> bool:
-    """Compare each row, after a catch-up of its own if the mirror was ended before it got there."""
+    """Compare all rows, after a catch-up run if the mirror ended before it had caught up."""
     from ..mirror import Mirror
     from .compare import compare_tables
 
@@ -170,14 +170,14 @@ def _prove(config: Config, dsn: str, show: Show, *, caught_up: bool) -> bool:
 
 
 def _tell_how_to_read(lake: Path, show: Show) -> None:
-    from ..lake.jars import ICEBERG, SQLITE
+    from ..lake import ICEBERG_JAR, SQLITE_JAR
 
-    show.how_to_read(lake, f"{ICEBERG.coordinate},{SQLITE.coordinate}")
+    show.how_to_read(lake, f"{ICEBERG_JAR.coordinate},{SQLITE_JAR.coordinate}")
 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Routine log lines would tear the live table; warnings still show, and with --debug everything does."""
+    """Hide routine log lines, which would break the live table; warnings are shown, and with --debug everything."""
     ours = logging.getLogger("wal2lake")
     level = ours.level
     if not ours.isEnabledFor(logging.DEBUG):

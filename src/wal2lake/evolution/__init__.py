@@ -1,7 +1,7 @@
 """How a lake table follows a change of its source table: pure judgements on two schemas."""
 
-from .follow import (
-    Changes,
+from .columns import (
+    ColumnChanges,
     Incompatible,
     MasksLost,
     Unclear,
@@ -19,7 +19,7 @@ from .follow import (
 from .membership import Moved, doubted, moved, with_heaps, with_leaves
 
 __all__ = [
-    "Changes",
+    "ColumnChanges",
     "Incompatible",
     "MasksLost",
     "Moved",

@@ -1,4 +1,4 @@
-"""Partitions of a table that came, went or may have other rows, told by what identifies their membership. Pure."""
+"""Partitions that were attached, detached or rewritten, found by what identifies their membership. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..schema import HeapFile, Membership, TableSchema
 
 @dataclass(frozen=True)
 class Moved:
-    """Partitions whose rows in the lake are not those of the source, or may not be: no change tells of them."""
+    """Partitions whose rows in the lake may differ from those of the source without a change in the stream."""
 
     unknown: tuple[HeapFile, ...] = ()
     """they are partitions of the source"""
     gone: tuple[HeapFile, ...] = ()
-    """they are none any more"""
+    """they are not partitions of the source"""
 
     def __str__(self) -> str:
         if self.gone:
@@ -24,10 +24,10 @@ class Moved:
 
 
 def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
-    """What became of partitions between the look that the lake table remembers and a later one; None: nothing.
+    """Partitions that moved between the catalog state that the lake table has and a later one; None: none.
 
-    All rows of a partition are in the stream if it was a member with the same file of rows ever since the last look,
-    or is new and had no rows: it was created as a partition, or has none. Anything else leaves a doubt.
+    All rows of a partition are in the stream if it was a member with the same relfilenode at both times, or if it is
+    new and had no rows: it was created as a partition, or is empty. Everything else is doubtful.
     """
     if not (lake.partitioned or source.partitioned):
         return None
@@ -36,7 +36,7 @@ def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
     unknown = tuple(
         heap
         for heap in source.heaps
-        # Rows that are kept of others give way to those of a partition that came: it is copied over them.
+        # Kept rows of a dropped partition are replaced if a partition with overlapping bounds is copied.
         if not heap.same_rows(known.get(heap.oid)) and (lake.archived or not _new(heap, known, above))
     )
     present = {heap.oid for heap in source.heaps}
@@ -45,14 +45,14 @@ def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
 
 
 def _new(heap: HeapFile, known: Container[int], above: Container[Membership]) -> bool:
-    """Whether a partition is new and had no rows when it, or the level that it came with, became a member."""
+    """Whether a partition is new and had no rows when it, or the level it came with, was attached."""
     return heap.oid not in known and (heap.empty or all(level.made or level in above for level in heap.levels))
 
 
 def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:
-    """The same schema that knows of partitions whose changes come into the lake table before a look has seen them.
+    """The same schema with partitions whose changes reach the lake table before the catalog was read again.
 
-    One that is gone at the next look has left its rows in the lake table, and must not be forgotten.
+    A partition that is gone by then has left rows in the lake table, so it must not be forgotten.
     """
     if not lake.partitioned:
         return lake
@@ -62,7 +62,7 @@ def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:
 
 
 def doubted(lake: TableSchema, source: TableSchema, leaves: Container[int]) -> TableSchema:
-    """The same schema in which the rows of some partitions are unknown, whatever a later look finds."""
+    """The same schema, in which the rows of some partitions are unknown whatever the catalog says later."""
     now = {heap.oid: heap for heap in source.heaps if heap.oid in leaves}
     known = {heap.oid: heap for heap in lake.heaps if heap.file or heap.oid not in now}
     heaps = {**now, **known}
@@ -70,6 +70,6 @@ def doubted(lake: TableSchema, source: TableSchema, leaves: Container[int]) -> T
 
 
 def with_heaps(lake: TableSchema, source: TableSchema, later: Iterable[HeapFile] = ()) -> TableSchema:
-    """The same schema with the partitions that the source has, and those that may have come after the look at it."""
+    """The same schema with the partitions of the source, and those that may have come after it was read."""
     known = {heap.oid for heap in source.heaps}
     return replace(lake, heaps=(*source.heaps, *(heap for heap in later if heap.oid not in known)))

@@ -1,7 +1,7 @@
-"""The lake, as the rest of the product knows it: where each table stands, copy it, bring changes into it.
+"""The lake, for the rest of wal2lake: positions of tables, initial copies, apply.
 
-Every promise about positions is kept here: a table's rows and its position record appear in one commit, and what a
-commit did is always taken from the version that it made, never assumed.
+Every promise about positions is kept here: rows and position record of a table are in one commit, and the result of a
+commit is always read from the version that it made, never assumed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import faults
-from ..errors import (
-    CommitFailed,
-    SparkUnavailable,
-    Wal2LakeError,
-)
+from ..changelog import storage_for
+from ..errors import CommitFailed, SparkUnavailable, Wal2LakeError
 from ..evolution import facts_differ
 from ..schema import TableId, TableSchema
-from ..source.model import CopySource, ExportedSnapshot
-from . import without_spark
-from .carriable import require_carriable
-from .commit_plan import How, Plan, plan
-from .compaction import Maintenance
-from .compaction_policy import Work
-from .copy_writer import CopyWriter
-from .format import Record
-from .iceberg import IcebergTables
-from .lookup import Lookup
-from .model import Applied, Batch, Into
-from .pending_files import PendingFiles
-from .records import (
+from ..source import CopySource, ExportedSnapshot
+from .applying.carriable import require_carriable
+from .applying.commit_plan import CommitPlan, How, plan_commit
+from .applying.lookup import Lookup
+from .applying.records import (
     already_applied,
     applied_of,
     as_record,
@@ -42,55 +31,61 @@ from .records import (
     require_own,
     still_at,
 )
-from .spark_service import SparkService
+from .copying.copy_writer import CopyWriter
+from .format import NeedsSession, Record, TableFormat
+from .iceberg.tables import IcebergTables
+from .maintenance.compaction import Maintenance
+from .maintenance.pending_files import PendingFiles
+from .model import Applied, Batch, Exchange, Into, Work, still_visible
+from .spark.service import SparkService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..config import Config
-    from .exchange import Exchange
 
 log = logging.getLogger(__name__)
 
 _SMALL = 500_000
-"""rows and changes of a table below which a merge is quicker on one core than on several"""
+"""limit of rows and changes below which a merge is faster on one core"""
 _ATTEMPTS = 3
-"""to commit upon the version that is current"""
+"""retries of a commit on a newer version"""
 
 
 class Lake:
-    """All lake tables of one configuration. Methods may be called from several threads, one per table at a time."""
+    """Implements `LakeTables` with Spark and the configured table format."""
 
     def __init__(self, config: Config, spark: SparkSession | None = None, on_demand: bool = False) -> None:
-        """`on_demand`: there may be nothing to do, so Spark is started when it is needed."""
-        self._path = Path(config.lake.path).absolute()
-        self._tables = IcebergTables(config)
+        """`on_demand`: start Spark only when it is needed."""
+        self._tables: TableFormat = IcebergTables(config)
         self._spark = SparkService(config, self._tables, spark, on_demand)
-        self._pending_files = PendingFiles(self._path, self._tables)
+        self._pending_files = PendingFiles(
+            Path(config.lake.path).absolute(), storage_for(config.changelog_path), self._tables
+        )
         self._lookup = Lookup(self._tables)
         self._copies = CopyWriter(self._spark, self._tables, self._lookup, self._pending_files)
-        self._maintenance = Maintenance(config.maintenance, self._tables, self._path)
+        self._maintenance = Maintenance(config.maintenance, self._tables)
         self._with_copies: set[TableId] = set()
-        """tables in which rows that are the same were found; tables that are dropped may stay in it"""
+        """tables in which duplicate rows were found; dropped tables may stay in it"""
         self._cancelled = 0
 
     @property
     def ready(self) -> bool:
-        """Whether Spark is there to work with; it is not while it is being started again."""
+        """Whether Spark is available; it is not during a restart."""
         return self._spark.ready
 
     @property
     def starts(self) -> int:
-        """How many times Spark has been started."""
+        """How often Spark has been started."""
         return self._spark.starts
 
     @property
     def failure(self) -> SparkUnavailable | None:
-        """Why there will be no Spark any more."""
+        """Why Spark will not be started again; None: it may be."""
         return self._spark.failure
 
     def begin(self) -> None:
-        """Start Spark, unless that is left to whoever needs it first."""
+        """Start Spark, unless it is to be started on demand."""
         self._spark.begin()
 
     def start(self) -> None:
@@ -98,15 +93,15 @@ class Lake:
         self._spark.start()
 
     def stop(self) -> None:
-        """End the Spark that `start` began; a session that was given goes on. Safe from any thread, and twice."""
+        """Stop the Spark that `start` started; a session of the user goes on. Any thread may call it, repeatedly."""
         self._spark.stop()
 
     def kill(self) -> None:
-        """End the Spark that `start` began at once, also while it starts: work under way fails."""
+        """Kill the Spark that `start` started, also during its start: running work fails."""
         self._spark.kill()
 
     def cancel(self, tables: Collection[TableId] | None = None) -> None:
-        """Let the work under way, or that on some tables, fail now, so that a stop is quick; no commit is half made."""
+        """Make running work, or that on some tables, fail soon, for a quick stop; commits are atomic."""
         self._cancelled += 1
         try:
             if tables is None:
@@ -116,27 +111,27 @@ class Lake:
                 self._spark.driver.cancel(lambda label: label.endswith(names))
             self._maintenance.cancel(tables)
         except Exception:
-            # The JVM is gone, and what it did with it.
+            # The JVM has died, and its work with it.
             log.debug("cancelling the work under way", exc_info=True)
 
     def applied(self, table: TableId, source_id: str) -> Applied | None:
-        """Where a table stands; None if the lake has no such table. Raises ForeignTable if it is not ours.
+        """The position record of a table; None if it does not exist. Raises ForeignTable if it is not ours.
 
-        What a copy or a drop of it left behind when it was cut off is cleared up.
+        Cleans up what an interrupted copy or drop of it has left.
         """
-        if self._spark.waits_for_demand and not self._pending_files.noted(source_id) and self._tables.in_sqlite:
+        if self._spark.waits_for_demand and not self._pending_files.noted(source_id):
             try:
-                found = without_spark.find(self._path, table)
+                found = self._tables.find_without_session(table)
                 return None if found is None else applied_of(require_own(found, table, source_id), table)
-            except without_spark.NotPlain:
-                log.debug("%s: only Iceberg itself can read it", table)
+            except NeedsSession:
+                log.debug("%s: it can't be read without Spark", table)
         with self._spark.work("reading", table) as session:
             self._pending_files.clear(session, source_id)
             found = self._lookup.own(session, table, source_id)
         return None if found is None else applied_of(found, table)
 
     def holder(self, table: TableId) -> str | None:
-        """The id of the source table that a lake table was made from; None if the lake has no such table.
+        """The id of the source table of a lake table; None if the lake table does not exist.
 
         Raises ForeignTable if wal2lake did not make it.
         """
@@ -162,11 +157,10 @@ class Lake:
         into: Into | None = None,
         epoch: int = 0,
     ) -> Applied:
-        """Make or replace a table from the source at a snapshot, in one commit; `manifest` is the last one before it.
+        """Create or replace a table from the source at a snapshot, in one commit; `manifest` is the last one before it.
 
-        The lake table is the one that `into` says, or else named like the source's. Without rows, an existing table
-        keeps those that it has. Raises ForeignTable, or CopyFailed; with its field `unfit` True, a value did not fit
-        its lake type.
+        `into` names the lake table; the default is the name of the source table. Without rows, an existing table keeps
+        its own. Raises ForeignTable, or CopyFailed; its field `unfit` is True if a value did not fit its lake type.
         """
         copied = self._copies.write(
             source, snapshot, source_id, manifest, progress, into or Into(source.schema.id), epoch
@@ -175,34 +169,35 @@ class Lake:
         return copied
 
     def apply(self, applied: Applied, batch: Batch, source_id: str, epoch: int = 0) -> Applied:
-        """Bring a batch into its table in one commit, or find that it is there already; the record afterwards.
+        """Apply a batch to its table in one commit, unless it was applied before; return the new record.
 
-        Raises CopyNeeded where the table has to be re-copied, CommitFailed, CommitUnknown or another LakeError.
+        Raises CopyNeeded if the table must be re-copied, CommitFailed, CommitUnknown or another LakeError.
         """
-        planned = plan(applied.schema, batch)
+        planned = plan_commit(applied.schema, batch)
         if batch.schema is not None:
             applied = self.evolve(applied, batch.schema, source_id, epoch)
         if planned.how is How.NOTHING:
-            return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+            return applied.at(batch.to_lsn, batch.to_manifest)
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._commit(applied, batch, planned, source_id, epoch)
             except CommitFailed as error:
-                # Mostly somebody's maintenance came in between; whether it was more than that is looked at again.
+                # Usually a compaction by others came first; the next attempt reads the table again.
                 log.debug("%s", error)
         return self._commit(applied, batch, planned, source_id, epoch)
 
-    def _commit(self, applied: Applied, batch: Batch, planned: Plan, source_id: str, epoch: int) -> Applied:
+    def _commit(self, applied: Applied, batch: Batch, planned: CommitPlan, source_id: str, epoch: int) -> Applied:
         table = applied.schema.id
         changes = applied.changes + batch.changes
-        record = Record(batch.to_lsn, batch.to_manifest, changes, next_version(applied.version, epoch))
+        visibility = still_visible(applied.visibility, batch.to_lsn)
+        record = Record(batch.to_lsn, batch.to_manifest, changes, next_version(applied.version, epoch), visibility)
         staged = self._tables.new_stage()
         settings = dict(self._tables.commit_settings(record, staged))
         if applied.rows + batch.rows < _SMALL:
-            # One task writes one file; more would cost more than they save.
+            # One task writes one file; more files would cost more than the tasks save.
             settings["spark.sql.shuffle.partitions"] = "1"
         if not planned.few:
-            # Spark goes by the size of files, and what is small there may be large in memory.
+            # Spark estimates by file sizes, but what is small there may be large in memory.
             settings["spark.sql.autoBroadcastJoinThreshold"] = "-1"
         try:
             with self._spark.work("applying changes to", table, settings) as session:
@@ -217,25 +212,25 @@ class Lake:
                 faults.reached(faults.LAKE_COMMITTED)
                 return applied_of(published, table)
         except Wal2LakeError as error:
-            # The commit may have gone through all the same: only the table knows.
+            # The commit may have succeeded: only the table shows it.
             return self._despite(error, applied, batch, source_id)
 
     def _write(
-        self, session: SparkSession, applied: Applied, batch: Batch, planned: Plan, staged: str, record: Record
+        self, session: SparkSession, applied: Applied, batch: Batch, planned: CommitPlan, staged: str, record: Record
     ) -> str:
-        """Write a batch aside; the name that it has there.
+        """Stage a batch; return the name of the stage.
 
-        Whole rows are first taken for rows without copies, which most tables have alone.
+        Whole rows are first matched as if there were no duplicates, which most tables do not have.
         """
-        from .apply import apply, apply_once
+        from .applying.apply import apply, apply_once
 
         table = applied.schema.id
         if planned.how is How.MATCH and not planned.gone and not self._counts_copies(applied):
             if apply_once(session, self._tables, applied.schema, batch, planned, applied.rows, staged):
                 return staged
-            log.debug("%s: it has rows that are the same, which are counted from now on", table)
+            log.debug("%s: it has duplicate rows, which are counted from here on", table)
             self._with_copies.add(table)
-            # Under another name, so that the first one can never be taken for it.
+            # Under another name, so that the first result can never be published.
             staged = self._tables.new_stage()
             for name, value in self._tables.commit_settings(record, staged).items():
                 session.conf.set(name, value)
@@ -243,20 +238,20 @@ class Lake:
         return staged
 
     def _counts_copies(self, applied: Applied) -> bool:
-        """Whether whole rows are looked for first: one pass would fail, or move every wide row of the table."""
+        """Whether duplicates are counted at once: one pass would fail, or move every wide row of the table."""
         return applied.compaction_facts.wide or applied.schema.id in self._with_copies
 
     def evolve(self, applied: Applied, schema: TableSchema, source_id: str, epoch: int = 0) -> Applied:
-        """Give a table the columns of another schema, in one commit, or find that it has them; its position stays."""
-        from . import alter
+        """Give a table the columns of another schema, in one commit, unless it has them; its position stays."""
+        from .applying import alter
 
         table, record = applied.schema.id, None
-        require_carriable(schema)
+        require_carriable(schema, self._tables)
         with self._spark.work("changing the columns of", table) as session:
             now = self._lookup.still(session, applied, source_id, epoch)
             if now.schema != schema or now.schema.heaps != schema.heaps or facts_differ(now.schema, schema):
                 if alter.rewrites(now.schema, schema, now.rows):
-                    record = Record(now.lsn, now.manifest, now.changes, next_version(now.version, epoch))
+                    record = replace(as_record(now), version=next_version(now.version, epoch))
                 else:
                     self._tables.evolve(session, now.schema, schema, as_record(now))
                     faults.reached(faults.LAKE_EVOLVED)
@@ -277,22 +272,25 @@ class Lake:
         self, applied: Applied, source: CopySource, snapshot: ExportedSnapshot, what: Exchange, schema: TableSchema,
         source_id: str, epoch: int = 0,
     ) -> Applied:  # fmt: skip
-        """Put the rows of single partitions at a snapshot into a table that has all else up to it, in one commit.
+        """Exchange rows of single partitions at a snapshot, in a table that has all else up to it, in one commit.
 
-        `source` are the partitions that are copied, `schema` is what the table knows of its partitions afterwards.
-        If it does not come to know it, they are exchanged again: the result is the same.
+        `source` has the partitions that are copied, `schema` the partitions that the table has afterwards. If storing
+        `schema` fails, they are exchanged again, with the same result.
         """
-        from . import exchange, initial_copy
+        from .copying import exchange, initial_copy
 
         table = applied.schema.id
         version, staged = next_version(applied.version, epoch), self._tables.new_stage()
-        record = Record(snapshot.lsn, applied.manifest, applied.changes, version)
+        if snapshot.visibility is not None:
+            raise ValueError("single partitions are exchanged at a position of the stream")
+        after = replace(applied.at(snapshot.lsn, applied.manifest), version=version)
+        record = as_record(after)
         settings = dict(self._tables.commit_settings(record, staged))
         with self._spark.work("exchanging partitions of", table, settings, True) as session:
             found = self._lookup.there(session, table, source_id)
             now = still_at(applied_of(found, table), applied, epoch)
             if now.lsn > snapshot.lsn:
-                raise CommitFailed(table=str(table), cause="the table has moved on since it was looked at")
+                raise CommitFailed(table=str(table), cause="the table has changed since it was read")
             self._tables.stage(session, table, found)
             rows = initial_copy.read(session, source, snapshot, self._spark.driver.cores)
             if exchange.write(session, self._tables, applied.schema, rows, source.schema, what):
@@ -300,23 +298,22 @@ class Lake:
             else:
                 self._tables.restate(session, table, record, as_record(now))
             faults.reached(faults.PARTITIONS_EXCHANGED)
-        return self.evolve(replace(applied, lsn=snapshot.lsn, version=version), schema, source_id, epoch)
+        return self.evolve(after, schema, source_id, epoch)
 
     def due(self, applied: Applied) -> Work | None:
-        """The maintenance that a table needs, if any: judged by `applied`, without a look at the lake."""
+        """The maintenance that a table needs, if any; decided from `applied`, without reading the table."""
         return self._maintenance.due(applied.schema.id, applied.compaction_facts)
 
     def maintain(self, applied: Applied, source_id: str) -> Applied:
-        """Do a step of the maintenance that a table needs; the record afterwards, which says the same of its rows.
+        """Do a step of the maintenance that a table needs; return the record, which has the same position.
 
-        What fails is told as a warning and tried again later: the table is as good as it was before.
+        A failure is logged as a warning and retried later; the table is unchanged then.
         """
         table, cancelled = applied.schema.id, self._cancelled
         try:
             with self._spark.work("the maintenance of", table) as session:
                 now = self._lookup.still(session, applied, source_id, applied.version.epoch)
-                record = as_record(now)
-                self._maintenance.work(session, table, self._tables.commit_properties(record))
+                self._maintenance.work(session, table, as_record(now))
                 self._tables.note_record(session, table)
                 now = self._lookup.now(session, table, source_id)
                 # Batches without effect may have moved the position beyond the record.
@@ -329,24 +326,24 @@ class Lake:
             return applied
 
     def restate(self, applied: Applied, source_id: str, epoch: int = 0) -> Applied:
-        """Write a position record for the rows that a table has, in a commit without any change of them.
+        """Write a position record for the present rows of a table, in a commit that changes none.
 
-        The version that its schema has in the change log is written, too.
+        The schema version of the change log is written, too.
         """
         table = applied.schema.id
         with self._spark.work("noting the position of", table) as session:
             now = self._lookup.still(session, applied, source_id, epoch)
-            record = Record(applied.lsn, applied.manifest, applied.changes, next_version(now.version, epoch))
+            record = replace(as_record(applied), version=next_version(now.version, epoch))
             if now.schema.version != applied.schema.version:
                 self._tables.describe(session, table, applied.schema, source_id, as_record(now))
-            # Describing it makes no new version.
+            # Describing it creates no new version.
             self._tables.restate(session, table, record, as_record(now))
             return self._lookup.now(session, table, source_id)
 
     def rename(self, source_id: str, names: Sequence[TableId], new: TableId) -> Applied | None:
-        """Give the table of a source table another name; its files stay where they are. None if the lake has none.
+        """Rename the lake table of a source table; its files stay in place. None if it does not exist.
 
-        It has one of `names` now, or the new one already. Raises ForeignTable if that is another's.
+        Its present name is one of `names` or the new one. Raises ForeignTable if the new name is another table's.
         """
         with self._spark.work("renaming", new) as session:
             # What an interrupted copy has left is found by the name that the table had.
@@ -365,7 +362,7 @@ class Lake:
             return now
 
     def drop(self, table: TableId, source_id: str | None = None) -> None:
-        """Remove a table that is ours and its files; nothing happens if there is none. Raises ForeignTable.
+        """Drop a table of ours with its files, if it exists. Raises ForeignTable.
 
         With `source_id`, only if it was made from that source table.
         """

@@ -1,8 +1,8 @@
-"""Names: of lake tables in Spark SQL, and of their directories.
+"""Names of lake tables in Spark SQL, and of their directories.
 
-A directory is named like the table where that is safe as a path for every reader; any other character becomes `~`
-and two hex digits per UTF-8 byte: "Größe 1" is `Gr~c3~b6~c3~9fe~201`. A random suffix follows, so that no two tables
-share a directory: a table keeps its files where they are when it is renamed, and another one may get its name.
+A directory has the name of its table, with every character that is unsafe in paths written as `~` and two hex digits
+per UTF-8 byte: "Größe 1" is `Gr~c3~b6~c3~9fe~201`. A random suffix makes it unique: a table keeps its directory when it
+is renamed, and another one may get its name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sql_name(table: TableId) -> str:
 
 
 def directory(lake: Path, table: TableId, suffix: str) -> Path:
-    """Where the files of a new table go, with the default catalog."""
+    """The directory for the files of a new table, with the default catalog."""
     schema = _safe(table.schema)
     if schema == OURS or schema.startswith(CATALOG_FILE):
         schema = _escape(schema[0]) + schema[1:]
@@ -42,7 +42,7 @@ def directory(lake: Path, table: TableId, suffix: str) -> Path:
 
 
 def _safe(name: str) -> str:
-    # A path that begins with a dot is hidden or special, one that begins with a dash is taken for an option.
+    # A leading dot would make a path hidden or special, a leading dash an option.
     start, rest = (_escape(name[0]), name[1:]) if name[0] in ".-" else ("", name)
     return start + _UNSAFE.sub(lambda found: _escape(found[0]), rest)
 

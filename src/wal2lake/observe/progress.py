@@ -1,4 +1,4 @@
-"""How a copy tells how far it is. The library is silent; the command line shows a bar per table."""
+"""Progress of initial copies. The library shows nothing; the command line draws a bar per table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told by the copy, from whatever thread it runs on. An implementation returns at once and never raises."""
+    """Called by copies, from any thread. An implementation returns at once and never raises."""
 
     def copy_started(self, table: str, estimated_rows: int) -> None:
         """The estimate is PostgreSQL's own and may be 0 or far off."""

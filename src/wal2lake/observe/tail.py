@@ -1,7 +1,7 @@
-"""The changes of a mirror as they come, read from the change log: no Spark, and nothing asked of the source.
+"""Live changes, read from the change log: no Spark, and no query on the source.
 
-What a manifest holds is told in the order of (commit LSN, seq) over all its tables. Manifests that were applied and
-retired before they could be read are counted and told as a gap, never passed over.
+The changes of a manifest come in the order of (commit LSN, seq) over all tables. Manifests that were deleted
+before they could be read are counted and reported as a gap.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +16,11 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from ..changelog import ChangeLog, Segment, TableCut, verify
+from ..changelog import ChangeLog, ManifestEntry, Segment
 from ..errors import ChangeLogDamaged
+from ..executor import Event
 from ..position import Lsn
-from ..schema import Identity, TableId, TableSchema
+from ..schema import ReplicaIdentity, TableId, TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -31,21 +31,23 @@ _OPERATIONS = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one table, as it is committed."""
+    """One committed change of one table."""
 
     table: str
     operation: str
-    """INSERT, UPDATE, DELETE or TRUNCATE"""
+    """INSERT, UPDATE, DELETE, TRUNCATE or REFUSED"""
     commit_lsn: Lsn
     seq: int
     xid: int | None
     commit_ts: datetime | None
     row: dict[str, Any] | None
-    """the values; of a deleted row those that the replica identity holds"""
+    """the values; of a deleted row those of the replica identity"""
     old_key: dict[str, Any] | None = None
-    """the key before, where it changed"""
+    """the old key, if it changed"""
     unchanged: tuple[str, ...] = ()
-    """columns that PostgreSQL did not send, because a large value stayed as it was"""
+    """columns that PostgreSQL did not send because a large value (TOAST) did not change"""
+    error: str | None = None
+    """of REFUSED: why the change could not be carried"""
 
     @property
     def event(self) -> str:
@@ -57,18 +59,19 @@ class Change:
             "seq": self.seq, "xid": self.xid,
             "commit_ts": self.commit_ts.isoformat() if self.commit_ts is not None else None,
             "row": _plain(self.row), "old_key": _plain(self.old_key), "unchanged": list(self.unchanged),
+            **({} if self.error is None else {"error": self.error}),
         }  # fmt: skip
 
 
-def tail(
-    logs: Sequence[ChangeLog], tables: frozenset[TableId] | None, lines: int, stop: threading.Event | None
+def captured_changes(
+    logs: Sequence[ChangeLog], tables: frozenset[TableId] | None, lines: int, stop: Event | None
 ) -> Iterator[Change]:
-    """The last `lines` changes that the logs still hold, then each new one until `stop`; without it no new ones."""
-    # What is new is counted from here on, not from when the first change is asked for.
+    """The last `lines` changes in the logs, then each new one until `stop`; without `stop`, no new ones."""
+    # New changes are counted from this call on, not from the first iteration.
     return _told([_Follower(log, tables) for log in logs], lines, stop)
 
 
-def _told(followers: Sequence[_Follower], lines: int, stop: threading.Event | None) -> Iterator[Change]:
+def _told(followers: Sequence[_Follower], lines: int, stop: Event | None) -> Iterator[Change]:
     last = heapq.merge(*(follower.last(lines) for follower in followers), key=_place)
     yield from deque(last, maxlen=lines)
     while stop is not None and not stop.is_set():
@@ -78,7 +81,7 @@ def _told(followers: Sequence[_Follower], lines: int, stop: threading.Event | No
 
 
 class _Follower:
-    """Reads one group's log from where it stands."""
+    """Reads one group's log from a manifest on."""
 
     def __init__(self, changelog: ChangeLog, tables: frozenset[TableId] | None) -> None:
         self._log, self._tables = changelog, tables
@@ -86,7 +89,7 @@ class _Follower:
         self._look()
 
     def _look(self) -> int | None:
-        """The newest manifest's number; None as long as the group has no log."""
+        """The number of the newest manifest; None if the group has no log."""
         if not self._log.started:
             return None
         last = self._log.last()
@@ -122,32 +125,32 @@ class _Follower:
         except (ChangeLogDamaged, FileNotFoundError):
             if number >= self._log.oldest():
                 raise
-            log.warning("changes of manifest %d are not shown: it was applied and removed before", number)
+            log.warning("changes of manifest %d are not shown: it was applied and deleted before", number)
 
-    def _wanted(self, cut: TableCut) -> bool:
+    def _wanted(self, cut: ManifestEntry) -> bool:
         return self._tables is None or TableId.parse(cut.name) in self._tables
 
-    def _parts(self, cut: TableCut) -> Iterator[Iterator[Change]]:
+    def _parts(self, cut: ManifestEntry) -> Iterator[Iterator[Change]]:
         for segment in cut.segments:
             yield self._rows(cut, segment)
         yield iter(
             [Change(cut.name, "TRUNCATE", each.commit_lsn, each.seq, None, None, None) for each in cut.truncations]
         )
 
-    def _rows(self, cut: TableCut, segment: Segment) -> Iterator[Change]:
+    def _rows(self, cut: ManifestEntry, segment: Segment) -> Iterator[Change]:
         import pyarrow.parquet as pq
 
-        verify(self._log.path(segment), segment.sha256)
+        self._log.verify(segment)
         schema = self._log.schema(cut.oid, segment.schema)
         change = _reader(schema, cut.name)
-        with pq.ParquetFile(self._log.path(segment)) as file:
+        with self._log.open(segment) as opened, pq.ParquetFile(opened) as file:
             rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
             changes = map(change, rows)
             yield from changes if schema.key else _with_updates(changes, schema)
 
 
 def _with_updates(changes: Iterator[Change], schema: TableSchema) -> Iterator[Change]:
-    """Updates of rows that are told apart as a whole are in the log as a delete and an insert, one step after it."""
+    """Updates of rows without a key are in the log as a delete and an insert with the next seq; join them again."""
     named = [column.name for column in schema.naming_columns]
     held: Change | None = None
     for change in changes:
@@ -169,7 +172,7 @@ def _with_updates(changes: Iterator[Change], schema: TableSchema) -> Iterator[Ch
 
 def _reader(schema: TableSchema, table: str) -> Callable[[dict[str, Any]], Change]:
     meta, names = schema.meta, schema.names
-    known_of_deleted = names if schema.identity is Identity.FULL else schema.key
+    known_of_deleted = names if schema.identity is ReplicaIdentity.FULL else schema.key
 
     def read(values: dict[str, Any]) -> Change:
         operation = values[meta.op]
@@ -189,7 +192,7 @@ def _place(change: Change) -> tuple[int, int]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: exact numbers and moments as text, bytes the way PostgreSQL writes them."""
+    """A value for JSON: exact numbers and times as text, bytes in PostgreSQL's hex form."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return [_scalar(part) for part in value] if isinstance(value, list) else _scalar(value)

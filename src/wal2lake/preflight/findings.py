@@ -1,4 +1,4 @@
-"""What a check finds, and the facts that it judges: plain values."""
+"""Findings of a check, and the facts that it judges: plain values."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     BLOCKS = "blocks"
-    """a run can't do its work"""
+    """a run can't work"""
     WARNS = "warns"
-    """a run works, but not as one might expect"""
+    """a run works, with a consequence that may not be expected"""
     NOTES = "notes"
-    """good to know"""
+    """for information"""
 
 
 @dataclass(frozen=True)
 class Finding:
     object: str
-    level: Level
+    level: Severity
     consequence: str
     fix: str = ""
     sql: bool = False
     """whether the fix is SQL that destroys nothing: `check --sql` prints it"""
+    in_script: bool | None = None
+    """whether `check --sql` prints the fix; None: if it blocks"""
 
     @property
     def blocks(self) -> bool:
-        return self.level is Level.BLOCKS
+        return self.level is Severity.BLOCKS
 
     def to_json(self) -> dict[str, str | bool]:
         return {
@@ -37,25 +39,23 @@ class Finding:
 
 @dataclass(frozen=True)
 class GroupSlot:
-    """The replication slot of a group, as it is."""
+    """The replication slot of a group."""
 
     group: str
     slot: str
     exists: bool = False
     usable: bool = True
-    """decodes with our plugin, in this database"""
+    """uses our output plugin, in this database"""
     lost: str | None = None
-    """why the server gave it up"""
+    """why the server invalidated it"""
     holder: str | None = None
-    """application name of who reads it"""
+    """application name of the session that reads it"""
     continued: bool | None = None
-    """whether the lake's change log continues from it; None: there is no change log"""
-
-
-@dataclass(frozen=True)
-class JavaFacts:
-    path: str | None
-    major: int | None
+    """whether the change log was read from it; None: there is no change log"""
+    polled: bool = False
+    """it is read through SQL, which needs no walsender, and copies no slot of their own"""
+    refused: str | None = None
+    """why the server refuses replication connections, where the group needs them"""
 
 
 @dataclass(frozen=True)

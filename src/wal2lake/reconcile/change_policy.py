@@ -1,4 +1,4 @@
-"""What becomes of a table whose columns change at the source, by its configuration. Pure."""
+"""How to handle changes of a table's columns, by its configuration. Pure."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from ..schema import TableSchema
 
 @dataclass(frozen=True)
 class Policy:
-    """What the configuration says of a table whose columns change."""
+    """The settings for changes of a table's columns."""
 
     keep_dropped: bool = False
     stop: bool = False
-    """wait for somebody instead of re-copying"""
+    """stop instead of re-copying"""
     keep_partitions: bool = False
-    """rows of partitions that went stay in the lake"""
+    """rows of dropped partitions stay in the lake"""
 
 
 FOLLOW = Policy()
 
 
 def unfollowed(schema: TableSchema, error: Incompatible | Unclear, policy: Policy) -> Wal2LakeError:
-    """What becomes of a table whose change of columns its lake table can't follow."""
+    """The error of a table whose change of columns its lake table can't follow."""
     table, cause = str(schema.id), str(error)
     if isinstance(error, MasksLost):
-        remedy = (
-            "give the table a [tables] section with a mask of its own; mask = {} if nothing is to be masked any more"
-        )
+        remedy = "give the table a [tables] section with a mask; mask = {} if nothing of it is to be masked"
         return SchemaUnclear(table=table, question=cause, remedy=remedy)
     if isinstance(error, Unclear):
         if policy.stop:
             return SchemaUnclear(table=table, question=cause)
-        cause = f"its columns changed, and it can't be told how ({cause})"
+        cause = f"its columns changed, and the catalog does not show how ({cause})"
     return SchemaChanged(table=table, cause=cause) if policy.stop else CopyNeeded(table=table, cause=cause)

@@ -1,6 +1,6 @@
-"""What commands ask for of tables and groups. It is written into the state store; whoever runs the groups does it.
+"""Commands for tables and groups. They write desired state into the state store; runs apply it.
 
-Nothing here waits for a run, and nothing needs one: without one it is done at the next start.
+No command waits for a run or needs one: without a run, the next one applies it at its start.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from ..changelog import LogStorage
+from ..clock import Clock
 from ..config import Config, GroupConfig
 from ..errors import CommandRefused, GroupHeld, SourceRefused
 from ..quoting import shell
 from ..schema import TableId
-from ..source import selection
-from ..source.database import Source
-from ..source.matching import FoundTable
+from ..source import SourceDatabase
+from ..source.tables import FoundTable, means
 from ..state import GroupSpec, HistoryEntry, StateStore, TableRecord, TableSpec
 from ..state.lifecycle import TableState
-from .desired_tables import by_name, enabled, groups_of, named, taken_targets, wanted_by
-from .group_removal import drop_group, leftovers
+from .desired_tables import by_name, desired_oids, enabled, groups_of, named, taken_targets
+from .group_removal import MakeSource, drop_group, leftovers
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """A group, where it comes from and whether it is to run."""
+    """A group, its origin and whether it is enabled."""
 
     name: str
     origin: str
-    """configuration, state store, or nowhere: it has run, and nothing wants it any more"""
+    """configuration, state store, or nowhere: it has run, and is neither configured nor made by a command"""
     enabled: bool
     holder: str | None
     """the process that runs it"""
@@ -43,12 +43,12 @@ class GroupSummary:
     tables: tuple[str, ...]
     exclude: tuple[str, ...]
     mirrored: int
-    """tables that it has"""
+    """number of its tables"""
     slot: str | None
 
 
-def asker() -> str:
-    """Who gives a command, for the history."""
+def command_issuer() -> str:
+    """The user who gives a command, for the history."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -57,11 +57,14 @@ def asker() -> str:
 
 
 class Commands:
-    def __init__(self, config: Config, store: StateStore) -> None:
-        self._config, self._store = config, store
+    def __init__(
+        self, config: Config, store: StateStore, make_source: MakeSource, logs: LogStorage, clock: Clock
+    ) -> None:  # fmt: skip
+        self._config, self._store, self._clock = config, store, clock
+        self._make_source, self._logs = make_source, logs
 
     def prepare(self) -> None:
-        """Make the state store, for a command that writes."""
+        """Create the state store, for a command that writes."""
         self._store.create()
 
     # ---- tables
@@ -95,7 +98,7 @@ class Commands:
     ) -> None:
         if spec is not None and spec.moving_from is not None:
             raise CommandRefused(
-                object=str(table.id), cause=f"it is on its way from group {spec.moving_from} to {spec.group}",
+                object=str(table.id), cause=f"it is moving from group {spec.moving_from} to {spec.group}",
                 remedy="see: wal2lake tables list",
             )  # fmt: skip
         record = next((record for record in records if record.oid == table.oid), None)
@@ -107,8 +110,8 @@ class Commands:
         raise CommandRefused(object=str(table.id), cause=f"group {record.group} mirrors it already", remedy=remedy)
 
     def _may_join(self, oid: int, table: TableId, group: GroupConfig, as_leaves: bool = False) -> None:
-        """`as_leaves`: whether a partitioned table may come as all its leaves, where those are the group's tables."""
-        with _source(self._config, group) as source:
+        """`as_leaves`: a partitioned table may be added as all its leaves, if leaves are the group's tables."""
+        with self._source(group) as source:
             units = source.units()
         if oid in units and not (group.leafwise and as_leaves):
             how = "each leaf partition is a table of its own" if group.leafwise else "partitions are one table"
@@ -116,10 +119,10 @@ class Commands:
                 object=str(table), cause=f"in group {group.name}, {how}",
                 remedy=f"name its {'partitions' if group.leafwise else 'root'} instead, or choose another group",
             )  # fmt: skip
-        if group.publication is not None and not selection.means(group, table):
-            # What its publication sends beyond its names and patterns is not even logged.
+        if group.publication is not None and not means(group, table):
+            # Other tables of its publication are not even captured.
             raise CommandRefused(
-                object=str(table), cause=f"group {group.name} takes from publication {group.publication} what it names",
+                object=str(table), cause=f"group {group.name} mirrors named tables of {group.publication} only",
                 remedy=f"name it in [[groups]] tables of group {group.name}",
             )  # fmt: skip
 
@@ -127,13 +130,13 @@ class Commands:
         self, table: FoundTable, target: TableId | None, records: Iterable[TableRecord], specs: dict[int, TableSpec]
     ) -> None:
         wanted = target or table.id
-        # A record of the same name is of a table that had it before: it was dropped or renamed since.
+        # A record of the same name belongs to a table that was dropped or renamed since.
         others = [record for record in records if record.state is not TableState.DROPPED and record.id != table.id]
-        asked = [spec for spec in specs.values() if spec.id != table.id]
-        taken = taken_targets([(record.oid, record.lake_table) for record in others], asked, table.oid)
+        requested = [spec for spec in specs.values() if spec.id != table.id]
+        taken = taken_targets([(record.oid, record.lake_table) for record in others], requested, table.oid)
         if wanted in taken:
             raise CommandRefused(
-                object=str(wanted), cause="another table has this lake table", remedy="choose another name with --as"
+                object=str(wanted), cause="it is another table's lake table", remedy="choose another name with --as"
             )
 
     def _group_for(self, table: FoundTable, group: str | None) -> GroupConfig:
@@ -141,7 +144,7 @@ class Commands:
             return self._known(group)
         groups: list[GroupConfig] = []
         for each in self._groups():
-            with _source(self._config, each) as source:
+            with self._source(each) as source:
                 matched = source.match()
             if table.oid not in matched.units or each.leafwise:
                 groups.append(each)
@@ -174,7 +177,7 @@ class Commands:
 
     def resume(self, names: Sequence[str]) -> tuple[str, ...]:
         records = self._named(names)
-        self._store.want_resumed((record.oid, record.id) for record in records)
+        self._store.request_resume((record.oid, record.id) for record in records)
         for record in records:
             self._note_of(record, "tables resume")
         return _names(records)
@@ -182,7 +185,7 @@ class Commands:
     def resync(self, names: Sequence[str], all: bool, together: bool) -> tuple[str, ...]:
         everything = [record for record in self._store.tables() if record.state is not TableState.DROPPED]
         records = everything if all else self._named(names)
-        self._store.want_resync(records, secrets.token_hex(8) if together else None)
+        self._store.request_resync(records, secrets.token_hex(8) if together else None)
         for record in records:
             self._note_of(record, "tables resync")
         return _names(records)
@@ -201,11 +204,11 @@ class Commands:
             changes = {
                 "wanted": True, "group": destination.name, "handover_lsn": None, "handed_lsn": None,
                 "moving_from": None if record.group == group else record.group,
-                # A lake table that is named like its source table is free to follow its name.
+                # A lake table with the source table's name follows it when it is renamed.
                 "target": record.lake_table if record.lake_table != record.id else None,
             }  # fmt: skip
             if record.last_commit_at is not None:
-                # It began without its rows; a copy that the move needs is not to leave changes out.
+                # It was added with --no-copy; a copy that the move needs must be complete.
                 changes["copy"] = True
             self._store.set_table_spec(record.oid, record.id, changes)
             self._note_of(record, f"tables move --group {group}")
@@ -239,26 +242,26 @@ class Commands:
         self._store.set_group_spec(group)
 
     def _may_have_tables(self, config: GroupConfig) -> None:
-        with _source(self._config, config) as source:
+        with self._source(config) as source:
             matched = source.match()
             if matched.problems:
                 raise matched.problems[0]
         mine = {table.oid: table.id for table in matched.tables}
         held, specs = {r.oid: r.group for r in self._store.tables()}, self._store.table_specs()
         for other in self._groups():
-            with _source(self._config, other) as source:
-                theirs = wanted_by(other.name, source.match(), specs, held)
+            with self._source(other) as source:
+                theirs = desired_oids(other.name, source.match(), specs, held)
             if both := [str(mine[oid]) for oid in theirs if oid in mine]:
                 raise CommandRefused(
                     object=f"group {config.name}", cause=f"group {other.name} has {', '.join(both[:5])}",
-                    remedy=f"make it without them, then: wal2lake tables move {shell(both[0])} --group {config.name}",
+                    remedy=f"create it without them, then: wal2lake tables move {shell(both[0])} --group {config.name}",
                 )  # fmt: skip
 
     def drop_group(self, name: str, wait: Callable[[Callable[[], bool]], bool]) -> bool:
-        """Whether it is gone; a run that is active may take a while. `wait` waits for a condition."""
+        """Whether it is dropped; an active run may take a while. `wait` waits for a condition."""
         if any(group.name == name for group in self._config.groups):
             raise CommandRefused(
-                object=f"group {name}", cause="the configuration has it, so that a run would make it again",
+                object=f"group {name}", cause="it is in the configuration, so a run would create it again",
                 remedy="remove it from [[groups]], or stop it with: wal2lake groups disable " + name,
             )  # fmt: skip
         spec = self._store.group_specs().get(name)
@@ -266,7 +269,7 @@ class Commands:
             self._known(name)
         self._store.set_group_spec(replace(spec or GroupSpec(name, made=False), dropping=True))
         try:
-            drop_group(self._config, self._store, GroupConfig(name=name))
+            drop_group(self._store, self._make_source, self._logs, GroupConfig(name=name))
             return True
         except GroupHeld:
             return wait(lambda: name not in self._store.group_specs())
@@ -318,47 +321,46 @@ class Commands:
         return [self._relation(TableId.parse(name)) for name in names]
 
     def _relation(self, id: TableId) -> FoundTable:
-        """The table of a name, if some group can have it."""
+        """The table of a name, if any group can mirror it."""
         refused: list[SourceRefused] = []
         for group in self._groups():
             try:
-                with _source(self._config, group) as source:
+                with self._source(group) as source:
                     return source.relation(id)
             except SourceRefused as error:
                 refused.append(error)
         raise refused[0]
 
+    @contextmanager
+    def _source(self, group: GroupConfig) -> Iterator[SourceDatabase]:
+        source = self._make_source(group)
+        try:
+            yield source
+        finally:
+            source.close()
+
     def _named(self, names: Sequence[str]) -> list[TableRecord]:
-        """Records of live tables, by the names of source tables or of lake tables."""
+        """Records of live tables, by names of source tables or of lake tables."""
         records = self._any_named(names)
         for record in records:
             if record.state is TableState.DROPPED:
                 name = str(record.id)
                 raise CommandRefused(
-                    object=name, cause="it was dropped at the source, and its lake table stays as it was",
+                    object=name, cause="it was dropped at the source; its lake table stays",
                     remedy=f"drop the lake table, too, with: wal2lake tables remove {shell(name)} --drop-lake",
                 )  # fmt: skip
         return records
 
     def _any_named(self, names: Sequence[str]) -> list[TableRecord]:
-        """The same, and dropped tables by names that no live one has."""
+        """The same, and dropped tables by names that no live table has."""
         return named(by_name(self._store.tables() if self._store.exists() else []), names)
 
     def _note_of(self, record: TableRecord, what: str) -> None:
         self._note(record.group, record.oid, record.id, what)
 
     def _note(self, group: object, oid: int, id: TableId, what: str) -> None:
-        self._store.add_history([HistoryEntry(str(group), oid, id, datetime.now(UTC), asker(), detail=what)])
+        self._store.add_history([HistoryEntry(str(group), oid, id, self._clock.now(), command_issuer(), detail=what)])
 
 
 def _names(records: Iterable[TableRecord]) -> tuple[str, ...]:
     return tuple(str(record.id) for record in records)
-
-
-@contextmanager
-def _source(config: Config, group: GroupConfig) -> Iterator[Source]:
-    source = Source(config, group)
-    try:
-        yield source
-    finally:
-        source.close()

@@ -1,29 +1,33 @@
-"""Groups that go: nothing of them is left in the source, least of all a slot, which would hold WAL for nobody."""
+"""Removes a group from the source, above all its slot, which would hold WAL forever."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from ..changelog import ChangeLog
+from ..changelog import ChangeLog, LogStorage
 from ..config import Config, GroupConfig
 from ..errors import OtherInstallation
-from ..source import connect, publication, slot
-from ..source.database import Source
-from ..state import GroupLease, GroupRecord, StateStore
+from ..source import SourceDatabase, connect
+from ..source.publishing import append_name, drop_publication, drop_slot, publication_name, slot_info
+from ..state import GroupRecord, StateStore
 from .desired_tables import groups_of
 
 log = logging.getLogger(__name__)
 
 
-def drop_group(config: Config, store: StateStore, group: GroupConfig) -> None:
-    """Drop what a group has: its slot, its publications, its change log. Its lake tables stay. Raises GroupHeld.
+MakeSource = Callable[[GroupConfig], SourceDatabase]
 
-    A slot and publications of the same name that are another installation's stay.
+
+def drop_group(store: StateStore, make_source: MakeSource, logs: LogStorage, group: GroupConfig) -> None:
+    """Drop a group's slot, publications and change log. Its lake tables stay. Raises GroupHeld.
+
+    A slot and publications of the same name that belong to another installation stay.
     """
-    lease = GroupLease(store.dsn, group.name)
+    lease = store.lease(group.name)
     lease.take()
-    source = Source(config, group)
-    changelog = ChangeLog(config.changelog_path, group.name)
+    source = make_source(group)
+    changelog = ChangeLog(logs, group.name)
     try:
         record = next((record for record in store.groups() if record.name == group.name), None)
         if changelog.exists or (record is not None and record.logged_lsn is not None):
@@ -41,24 +45,24 @@ def drop_group(config: Config, store: StateStore, group: GroupConfig) -> None:
 
 
 def drop_other(config: Config, store: StateStore) -> None:
-    """Drop what the state store says that another installation has made: its lake is gone. Raises GroupHeld."""
+    """Drop everything that another installation made, by the state store: its lake does not exist. Raises GroupHeld."""
     if not store.exists():
         return
     for record in store.groups():
-        lease = GroupLease(store.dsn, record.name)
+        lease = store.lease(record.name)
         lease.take()
         try:
             with connect(config.source) as conn:
-                if (found := slot.info(conn, record.slot)) is not None and found.database == conn.info.dbname:
-                    slot.drop(conn, record.slot)
-                for name in (publication.publication_name(record.name), publication.append_name(record.name)):
-                    publication.drop(conn, name, force=True)
+                if (found := slot_info(conn, record.slot)) is not None and found.database == conn.info.dbname:
+                    drop_slot(conn, record.slot)
+                for name in (publication_name(record.name), append_name(record.name)):
+                    drop_publication(conn, name, force=True)
         finally:
             lease.release()
     store.drop()
 
 
 def leftovers(config: Config, store: StateStore) -> list[GroupRecord]:
-    """Groups that have run and that neither the configuration nor a command wants any more."""
+    """Groups that have run and are neither configured nor made by a command."""
     known = {group.name for group in groups_of(config, store.group_specs())}
     return [record for record in store.groups() if record.name not in known]

@@ -1,28 +1,27 @@
-"""Whose lake table a name belongs to, when a source table is to have that name in the lake.
+"""Who owns a lake table, when a source table needs its name.
 
-A lake table remembers the source table that it was made from by its oid, so that a table which was dropped and created
-again, or which got the name of another one, is never taken for the table that had the name before.
+A lake table stores the oid of its source table, so that a table that was dropped and created again, or that got the
+name of another one, is never taken for the table that had the name before.
 """
 
 from __future__ import annotations
 
 from ..errors import ForeignTable, LakeNameTaken, TableRecreated, Wal2LakeError
-from ..lake import Lake
-from ..lake.model import Applied
+from ..lake import Applied, LakeTables
 from ..schema import TableId
-from ..source.database import Source
-from .desired_tables import Naming, aside
+from ..source import SourceDatabase
+from .desired_tables import Naming, interim_name
 from .table_runtime import TableRuntime
 
 
 class LakeNames:
-    """Questions to the lake and to the source, and renames; they may wait for both."""
+    """Queries on the lake and the source, and renames; they may wait for both."""
 
-    def __init__(self, source: Source, lake: Lake, naming: Naming) -> None:
+    def __init__(self, source: SourceDatabase, lake: LakeTables, naming: Naming) -> None:
         self._source, self._lake, self.naming = source, lake, naming
 
     def where(self, table: TableRuntime) -> Applied | None:
-        """How a table's lake table stands, under whichever name a rename that was cut off has left it."""
+        """The position of a table's lake table, also under a name that an interrupted rename has left."""
         source_id = self._source.table_id(table.schema.oid)
         try:
             if (answer := self._lake.applied(table.target, source_id)) is not None:
@@ -30,7 +29,7 @@ class LakeNames:
             foreign = None
         except ForeignTable as error:
             foreign = error
-        for name in (self.naming.renamed(table.schema, table.target, table.spec), self._aside(table)):
+        for name in (self.naming.renamed(table.schema, table.target, table.spec), self._interim_name(table)):
             if name is not None and self._lake.has(name, source_id):
                 return self._lake.applied(name, source_id)
         if foreign is not None:
@@ -38,26 +37,26 @@ class LakeNames:
         return None
 
     def move(self, table: TableRuntime, new: TableId) -> TableId:
-        """Give a table's lake table another name, if there is one; the name."""
-        former = self._make_room(table, new, asked=table.resync)
+        """Rename a table's lake table, if there is one; return the name."""
+        former = self._make_room(table, new, requested=table.resync)
         if former is not None:
             self._lake.drop(new, former)
-        self._lake.rename(self._source.table_id(table.schema.oid), (table.target, self._aside(table)), new)
+        self._lake.rename(self._source.table_id(table.schema.oid), (table.target, self._interim_name(table)), new)
         return new
 
     def take(self, table: TableRuntime) -> str | None:
-        """See that a copy can go into a table's lake table; the dropped source table that it takes it over from."""
+        """Make sure that a copy can use a table's lake table; return the dropped source table that it replaces."""
         source_id = self._source.table_id(table.schema.oid)
-        former = self._make_room(table, table.target, asked=table.resync_wanted is not None)
-        if table.made and former is None and self._lake.has(self._aside(table), source_id):
-            self._lake.rename(source_id, (self._aside(table),), table.target)
+        former = self._make_room(table, table.target, requested=table.copy_requested_at is not None)
+        if table.made and former is None and self._lake.has(self._interim_name(table), source_id):
+            self._lake.rename(source_id, (self._interim_name(table),), table.target)
         return former
 
-    def _make_room(self, table: TableRuntime, name: TableId, asked: bool) -> str | None:
-        """See that a lake table's name is free for a table, or held by a dropped one: the id of that one, or None.
+    def _make_room(self, table: TableRuntime, name: TableId, requested: bool) -> str | None:
+        """Make sure that a lake table's name is free, or held by a dropped table, whose id is returned.
 
-        A lake table whose source table is mirrored no more follows that one's name. Raises TableRecreated if nobody has
-        `asked` for the rows of a dropped one to be replaced, LakeNameTaken and ForeignTable.
+        A lake table whose source table is not mirrored any more is renamed to its present name. Raises TableRecreated
+        if nobody has `requested` to replace the rows of a dropped table, LakeNameTaken and ForeignTable.
         """
         holder = self._lake.holder(name)
         if holder is None or holder == self._source.table_id(table.schema.oid):
@@ -65,8 +64,8 @@ class LakeNames:
         oid = self._source.oid_of(holder)
         if oid is None:
             raise ForeignTable(table=table.name, lake_table=f"lake.{name}")
-        replaces = asked or self.naming.replaces(table.schema)
-        if self._is_gone(holder):
+        replaces = requested or self.naming.replaces(table.schema)
+        if self._was_dropped(holder):
             if not replaces:
                 raise TableRecreated(table=table.name, lake_table=str(name))
             return holder
@@ -75,7 +74,7 @@ class LakeNames:
         if (
             now == name
             or self.naming.on_rename != "rename"
-            or (blocking and not (replaces and self._is_gone(blocking)))
+            or (blocking and not (replaces and self._was_dropped(blocking)))
         ):
             raise LakeNameTaken(table=table.name, lake_table=str(name), holder=str(now))
         if blocking is not None:
@@ -83,29 +82,29 @@ class LakeNames:
         self._lake.rename(holder, (name,), now)
         return None
 
-    def judged(self, table: TableRuntime, error: ForeignTable) -> Wal2LakeError | None:
-        """What it means that a table's lake table is another one's; None: the table is copied into its place."""
+    def judge_foreign(self, table: TableRuntime, error: ForeignTable) -> Wal2LakeError | None:
+        """The error if a table's lake table belongs to another one; None: the table is copied into it."""
         try:
             holder = self._lake.holder(table.target)
         except Wal2LakeError as reason:
             return reason
-        if holder is None or not self._is_gone(holder):
+        if holder is None or not self._was_dropped(holder):
             return error if holder is not None else None
         if self.naming.replaces(table.schema):
             return None
         return TableRecreated(table=table.name, lake_table=str(table.target))
 
     def drop(self, oid: int, name: TableId) -> None:
-        """Drop the lake table of a removed table. One of that name that is another live table's stays."""
+        """Drop the lake table of a removed table. A table of that name that belongs to another live table stays."""
         holder, own = self._lake.holder(name), self._source.table_id(oid)
-        if holder is None or holder == own or self._is_gone(holder):
-            # Without a table, files that an interrupted drop has left are removed.
+        if holder is None or holder == own or self._was_dropped(holder):
+            # Without a table, files of an interrupted drop are removed.
             self._lake.drop(name, holder or own)
 
-    def _is_gone(self, source_id: str) -> bool:
-        """Whether an id is that of a table of this database which no longer exists."""
+    def _was_dropped(self, source_id: str) -> bool:
+        """Whether an id is that of a table of this database that does not exist any more."""
         oid = self._source.oid_of(source_id)
         return oid is not None and not self._source.existing([oid])
 
-    def _aside(self, table: TableRuntime) -> TableId:
-        return aside(table.target, table.schema.oid)
+    def _interim_name(self, table: TableRuntime) -> TableId:
+        return interim_name(table.target, table.schema.oid)

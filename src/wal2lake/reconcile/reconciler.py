@@ -1,20 +1,19 @@
-"""Brings a group to its desired state: looked at now and then, and at once when a command has asked.
+"""Brings a group to its desired state, at intervals, and at once after a command.
 
-The source and the state store are asked beside the loop; what follows from it is done by the loop itself.
+The source and the state store are read in the background; the loop applies the result.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Protocol, TypeVar
 
 from ..errors import SourceAltered, SourceBusy
+from ..executor import Executor
 from ..position import Lsn
-from ..source.locking import Patience
+from ..source.sessions import Patience
 from ..state import TableSpec
 from .desired_state import DesiredState, DesiredStateReader
 from .handover import Handovers
@@ -25,24 +24,24 @@ from .table_runtime import TableRuntime
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RELOOK_SECONDS = 10.0
-"""how often the catalog is looked at for new, dropped and altered tables"""
+REFRESH_SECONDS = 10.0
+"""seconds between readings of the catalog, for new, dropped and altered tables"""
 MOVING_SECONDS = 0.5
-"""how often while a table is on its way from or to another group"""
+"""the same while a table moves from or to another group"""
 
 
 class Background(Protocol):
-    """Runs what may wait for a disk or a server beside the loop of a group."""
+    """Runs work that may wait for a disk or a server in the background of a group's loop."""
 
     def begin(self, what: str, work: Callable[[], T], then: Callable[[T], object] = ...) -> bool:
-        """Start `work` unless the same is running already, and call `then` in the loop; whether it was started."""
+        """Start `work` unless the same is running, and call `then` in the loop; return whether it was started."""
 
 
 class Reconciler:
     def __init__(
         self, desired_state: DesiredStateReader, tables: TableRegistry, handovers: Handovers,
         schema_changes: SchemaChanges, background: Background,
-        drop_lake: Callable[[TableSpec], object],
+        drop_lake: Callable[[TableSpec], object], executor: Executor,
     ) -> None:  # fmt: skip
         self._desired_state, self._tables, self._handovers, self._background = (
             desired_state,
@@ -51,58 +50,65 @@ class Reconciler:
             background,
         )
         self._schema_changes, self._drop_lake = schema_changes, drop_lake
-        self._now = threading.Event()
-        self._looked = 0.0
+        self._now, self._clock = executor.event(), executor.clock
+        self._read_at = 0.0
 
-    def first_look(self, patience: Patience) -> DesiredState:
-        """The desired state when a run begins; a name that means nothing is an error then.
+    def read_initial(self, patience: Patience) -> DesiredState:
+        """The desired state when a run begins; here a name without a table is an error.
 
         Tables that are being altered are waited for, as a new slot waits for open transactions.
         """
         while True:
-            self._looked = monotonic()
+            self._read_at = self._clock.monotonic()
             try:
-                return self._desired_state.look(strict=True)
+                desired = self._desired_state.read(strict=True)
+                self._handovers.note(desired)
+                return desired
             except (SourceBusy, SourceAltered) as error:
                 if patience.stopped():
                     raise
                 log.warning("%s", error)
-                patience.told(error)
+                patience.on_wait(error)
 
-    def look_now(self) -> None:
-        """Something was asked for. From any thread."""
+    @property
+    def moving(self) -> bool:
+        """Whether a move of a table proceeds, as far as is known."""
+        return self._handovers.advancing
+
+    def request_refresh(self) -> None:
+        """A command was given. From any thread."""
         self._now.set()
 
-    def relook(self) -> None:
-        every = MOVING_SECONDS if self._handovers.under_way else RELOOK_SECONDS
-        if not self._now.is_set() and monotonic() - self._looked < every:
+    def refresh(self) -> None:
+        every = MOVING_SECONDS if self._handovers.under_way else REFRESH_SECONDS
+        if not self._now.is_set() and self._clock.monotonic() - self._read_at < every:
             return
-        if self._background.begin("looking at the catalog", self._look, self.reconcile):
+        if self._background.begin("reading the catalog", self._read, self.reconcile):
             self._now.clear()
-            self._looked = monotonic()
+            self._read_at = self._clock.monotonic()
 
-    def _look(self) -> DesiredState:
-        wanted = self._desired_state.look()
-        self._handovers.look(wanted)
-        return wanted
+    def _read(self) -> DesiredState:
+        desired = self._desired_state.read()
+        self._handovers.set_handover_positions(desired)
+        return desired
 
-    def reconcile(self, wanted: DesiredState) -> None:
-        self._tables.reconcile(wanted)
-        self._schema_changes.looked(wanted, self._tables)
-        for spec in wanted.specs.values():
+    def reconcile(self, desired: DesiredState) -> None:
+        self._tables.reconcile(desired)
+        self._schema_changes.note_catalog(desired, self._tables)
+        for spec in desired.specs.values():
             if spec.drop_lake and spec.group == self._tables.group and self._tables.get(spec.oid) is None:
                 self._background.begin(f"dropping the lake table of {spec.id}", partial(self._drop_lake, spec))
 
     def move(self, logged: Lsn) -> None:
-        """Tables that come from other groups or go to them."""
-        for table in self._handovers.leaving(logged):
+        """Start work on tables that move from or to other groups."""
+        for table in self._handovers.outgoing(logged):
             self._background.begin(
                 f"handing over {table.name}", partial(self._handovers.hand_over, table), self._handed_over
             )
-        for table, number in self._handovers.arrived():
+        for table, number in self._handovers.incoming():
             work = partial(self._handovers.take_over, table, number)
             self._background.begin(f"taking over {table.name}", work, self._handovers.taken)
 
     def _handed_over(self, table: TableRuntime) -> None:
-        self._tables.gone(table)
-        self.look_now()
+        self._tables.handed_off(table)
+        self.request_refresh()

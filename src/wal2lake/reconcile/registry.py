@@ -1,44 +1,41 @@
-"""The tables of a group: which are wanted, what the catalog says of them, and where the lake says that they stand.
+"""The tables of a group: the desired ones, their definitions in the catalog and their positions in the lake.
 
-A table is awake while there is something to do for it or to wait for; one that streams and has all that was captured
-is at rest, and no turn of the loop looks at it. It is woken by a manifest that names it and by what is wanted of it.
+A table is awake while there is work for it, or something to wait for. A streaming table that has everything captured is
+at rest, and the loop skips it; a manifest that names it or a change of its desired state wakes it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from time import monotonic
+from datetime import datetime
 
-from ..changelog import ChangeLog
-from ..changelog.backlog import Backlog
-from ..changelog.manifest import Manifest
+from ..changelog import Backlog, ChangeLog, Manifest
 from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableRecreated, Wal2LakeError, advise
-from ..lake import Lake
-from ..lake.model import Applied
+from ..executor import Executor
+from ..lake import Applied, LakeTables
 from ..position import Lsn
 from ..schema import TableId, TableSchema
-from ..source.database import Source
+from ..source import SourceDatabase
 from ..state import HistoryEntry, StateStore, TableRecord, TableSpec
 from ..state.lifecycle import TableState, Transition
 from .desired_state import DesiredState
-from .desired_tables import arrives
+from .desired_tables import moves_in
 from .lake_names import LakeNames
 from .table_runtime import TableRuntime
 
 log = logging.getLogger(__name__)
 
-ASKERS = 4
-"""threads that ask the lake where tables stand"""
+QUERY_THREADS = 4
+"""threads that read positions of tables from the lake"""
 
 
 @dataclass(frozen=True)
 class Unsaved:
-    """What is to be written of a table, as it was at one moment."""
+    """Changes of a table to write into the state store, as of one moment."""
 
     table: TableRuntime
     record: TableRecord
@@ -50,22 +47,29 @@ class Unsaved:
 
 class TableRegistry:
     def __init__(
-        self, group: str, source: Source, store: StateStore, lake: Lake, changelog: ChangeLog, backlog: Backlog,
-        lake_names: LakeNames, who: str, raise_epoch: Callable[[int], int],
+        self, group: str, source: SourceDatabase, store: StateStore, lake: LakeTables, changelog: ChangeLog,
+        backlog: Backlog, lake_names: LakeNames, who: str, raise_epoch: Callable[[int], int], executor: Executor,
+        jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
-        self._raise_epoch = raise_epoch
+        """`jitter`: from 0 to 1, for the spread of retries."""
+        self._raise_epoch, self._jitter, self._executor, self._clock = raise_epoch, jitter, executor, executor.clock
         self.group, self._source, self._store, self._lake = group, source, store, lake
         self._log, self._backlog, self._lake_names, self._who = changelog, backlog, lake_names, who
         self._tables: dict[int, TableRuntime] = {}
         self._awake: dict[int, TableRuntime] = {}
         self._unsaved: dict[int, TableRuntime] = {}
-        self._unwanted: set[int] = set()
-        self._let_go: dict[int, float] = {}
-        """tables that go to another group, and when that was decided"""
+        self._to_forget: set[int] = set()
+        self._dropped: set[int] = set()
+        """dropped at the source and done with; the state store may not know of it yet"""
+        self._handed_off: dict[int, float] = {}
+        """tables that move to another group, and when that was decided"""
         self.elsewhere: Mapping[TableId, TableRecord] = {}
-        """the live tables of other groups, by their lake tables"""
-        self.patient = True
-        """whether the waiting time of an error of an earlier run is kept"""
+        """the live tables of other groups, by lake table"""
+        self._keeps_retry_times = True
+
+    def forget_retry_times(self) -> None:
+        """Do not keep waits after errors of an earlier run: `run --once` tries at once."""
+        self._keeps_retry_times = False
 
     def __iter__(self) -> Iterator[TableRuntime]:
         return iter(self._tables.values())
@@ -77,7 +81,7 @@ class TableRegistry:
     def oids(self) -> frozenset[int]:
         return frozenset(self._tables)
 
-    # ---- who is awake
+    # ---- awake tables
 
     @property
     def awake(self) -> list[TableRuntime]:
@@ -89,127 +93,143 @@ class TableRegistry:
     def wake_all(self) -> None:
         self._awake = dict(self._tables)
 
-    def rest(self) -> None:
-        """Let those rest for which there is nothing to do."""
-        for oid in [oid for oid, table in self._awake.items() if table.at_rest]:
+    def suspend_idle(self) -> None:
+        """Put tables without work to rest."""
+        for oid in [oid for oid, table in self._awake.items() if table.is_idle]:
             table = self._awake.pop(oid)
             if table.dirty or table.transitions:
                 self._unsaved[oid] = table
 
-    def arrive(self, oid: int, manifest: Manifest) -> None:
+    def note_manifest(self, oid: int, manifest: Manifest) -> None:
         """A manifest names a table."""
         if (table := self._tables.get(oid)) is not None:
-            table.arrive(manifest)
+            table.note_manifest(manifest)
             self.wake(table)
 
-    # ---- who is wanted
+    def note_partition(self, oid: int, number: int) -> None:
+        """A manifest has changes of a partition, which may be a table of its own by now."""
+        if (
+            (table := self._tables.get(oid)) is not None
+            and not table.moving_in
+            and table.retention.as_partition is None
+        ):
+            table.note_partition(number)
+            self.wake(table)
 
-    def reconcile(self, wanted: DesiredState) -> None:
-        """Take in the wanted tables: new ones, altered ones, those to be re-copied, those that are gone."""
-        self.elsewhere = wanted.elsewhere
-        self._let_go = {oid: at for oid, at in self._let_go.items() if at >= wanted.began}
-        removed = {oid for oid, spec in wanted.specs.items() if spec.wanted is False}
-        kept = {schema.oid for schema in wanted.schemas} | (wanted.dropped - removed)
-        self._unwanted = (set(wanted.records) | self.oids) - kept
-        self._forget(self._unwanted)
-        self.note_masks(wanted.schemas)
-        self.note_partitions(wanted.schemas)
+    # ---- desired tables
+
+    def reconcile(self, desired: DesiredState) -> None:
+        """Take in the desired tables: new, altered and dropped ones, and those to re-copy."""
+        self.elsewhere = desired.elsewhere
+        self._handed_off = {oid: at for oid, at in self._handed_off.items() if at >= desired.began}
+        removed = {oid for oid, spec in desired.specs.items() if spec.wanted is False}
+        kept = {schema.oid for schema in desired.schemas} | (desired.dropped - removed)
+        self._to_forget = (set(desired.records) | self.oids) - kept
+        self._forget(self._to_forget)
+        self.note_masks(desired.schemas)
+        self.note_partitions(desired.schemas)
         new: dict[int, TableRuntime] = {}
-        for schema in wanted.schemas:
+        # A database that was restored has them again.
+        self._dropped -= {schema.oid for schema in desired.schemas}
+        for schema in desired.schemas:
             oid = schema.oid
-            if oid in self._let_go:
+            if oid in self._handed_off:
                 continue
-            table, asked, spec = self._tables.get(oid), wanted.resyncs.get(oid), wanted.specs.get(oid)
-            if table is not None and table.arriving and not arrives(spec, self.group):
-                # It came in another way than it was expected.
+            table, requested, spec = self._tables.get(oid), desired.resyncs.get(oid), desired.specs.get(oid)
+            if table is not None and table.moving_in and not moves_in(spec, self.group):
+                # It was added in another way than expected.
                 self._awake.pop(oid, None)
                 table = None
             if table is None:
-                table = TableRuntime(
-                    schema, wanted.records[oid], resync_wanted=asked, arriving=arrives(spec, self.group)
-                )
-                self._tables[oid] = new[oid] = table
+                table = self._add_table(schema, desired.records[oid], requested, moves_in(spec, self.group))
+                new[oid] = table
             elif (
-                # What one that arrives is asked for is part of its taking over.
-                asked is not None
-                and not table.arriving
-                and (table.resync_wanted is None or asked > table.resync_wanted)
+                # Requests for an arriving table are handled when it is taken over.
+                requested is not None
+                and not table.moving_in
+                and (table.copy_requested_at is None or requested > table.copy_requested_at)
             ):
-                table.request_copy(asked)
+                table.request_copy(requested)
                 self.wake(table)
             if table.schema != schema or table.spec != spec:
                 self.wake(table)
             if oid not in new and _resumed(spec) not in (None, _resumed(table.spec)):
                 table.retry_now()
             former = table.record.id
-            table.describe(schema, spec, wanted.rounds.get(oid))
-            self._note_refusal(table, wanted.refused.get(oid))
+            table.describe(schema, spec, desired.rounds.get(oid))
+            self._note_refusal(table, desired.refused.get(oid))
             if schema.id != former:
-                log.info("%s is now named %s; its lake table is %s", former, schema.id, table.target)
-            self.aim(table)
+                log.info("%s was renamed to %s; its lake table is %s", former, schema.id, table.target)
+            self.update_target(table)
         self._begin(list(new.values()))
-        self._take_leave(wanted)
+        self._note_dropped(desired)
+
+    def _add_table(
+        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, moving_in: bool = False
+    ) -> TableRuntime:
+        table = TableRuntime(
+            schema, record, copy_requested_at=requested, moving_in=moving_in, clock=self._clock, jitter=self._jitter
+        )
+        self._tables[schema.oid] = table
+        return table
 
     def _note_refusal(self, table: TableRuntime, refused: Wal2LakeError | None) -> None:
-        """Whether a table can be captured now, as the last look says; it is put aside when no work is under way."""
+        """Record whether a table can be captured; it is stopped when no work on it is running."""
         before = table.set_refusal(refused)
         if refused is not None:
             self.wake(table)
-            if table.state is TableState.ERRORED and before is not None and str(before) != str(refused):
+            # Whatever else it failed with: nothing heals it before this does.
+            if table.state is TableState.ERRORED and not table.failed_by(advise(refused)):
                 table.refuse()
         elif before is not None:
             table.retry_now()
 
-    def aim(self, table: TableRuntime) -> None:
-        """See what name a table's lake table is to have; one that has none yet may have any."""
-        if not table.made and not table.arriving:
-            table.update(target=self._lake_names.naming.first(table.schema.id, table.spec))
+    def update_target(self, table: TableRuntime) -> None:
+        """Decide the name of a table's lake table; one that does not exist yet may have any name."""
+        if not table.made and not table.moving_in:
+            table.set_target(self._lake_names.naming.first(table.schema.id, table.spec))
         new = self._lake_names.naming.renamed(table.schema, table.target, table.spec)
-        table.aim_at(new)
+        table.set_rename(new)
         if new is not None:
             self.wake(table)
 
     def note_partitions(self, schemas: Iterable[TableSchema]) -> None:
-        """Have the change log know of partitions: changes may be decoded after their partition was detached."""
+        """Record partitions in the change log: changes may be decoded after their partition was detached."""
         self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
-        """Have the change log know of masks and filters before the first row: a rename or a DETACH may come with it."""
+        """Record masks and filters in the change log before the first row: a rename or a DETACH may come with it."""
         for schema in schemas:
             if schema.narrowed and ((known := self._log.schemas.last(schema.oid)) is None or not known.narrowed):
                 self._log.schemas.version(schema)
 
     def _begin(self, tables: Sequence[TableRuntime]) -> None:
-        """Tables that are new here."""
-        now = datetime.now(UTC)
+        """Tables that are new in this run."""
+        now = self._clock.now()
         ready = []
         for table in tables:
-            copied = table.resync_wanted is None
-            if table.arriving:
-                self.wake(table)
-            elif self.patient and table.still_waits(now):
-                # The lake has not been asked where it stands, so it holds every manifest meanwhile.
-                table.await_retry(copy=not copied)
+            if table.moving_in or (self._keeps_retry_times and table.still_waits(now)):
+                # Without a requested copy its position is unknown, so it holds every manifest.
                 self.wake(table)
             else:
                 ready.append(table)
-        self._place(ready, {table.schema.oid for table in ready if table.resync_wanted is not None})
+        self._find_positions(ready)
 
-    def _take_leave(self, wanted: DesiredState) -> None:
-        """Tables that the source has no more: what was captured of them is still applied."""
-        for oid in wanted.dropped:
-            table, record, spec = self._tables.get(oid), wanted.records.get(oid), wanted.specs.get(oid)
-            if spec is not None and spec.wanted is False:
+    def _note_dropped(self, desired: DesiredState) -> None:
+        """Tables that do not exist in the source any more: what was captured of them is still applied."""
+        for oid in desired.dropped:
+            table, record, spec = self._tables.get(oid), desired.records.get(oid), desired.specs.get(oid)
+            if oid in self._dropped or (spec is not None and spec.wanted is False):
                 continue
             if table is None and record is not None and record.state is not TableState.DROPPED:
-                table = self._revived(record)
-            if table is not None and table.leaving is None:
+                table = self._restore_dropped(record)
+            if table is not None and table.dropped_at is None:
                 log.warning("%s was dropped at the source; its lake table %s stays", table.name, table.target)
-                table.dropped_at_source(wanted.position)
+                table.dropped_at_source(desired.position)
                 self.wake(table)
 
-    def _revived(self, record: TableRecord) -> TableRuntime | None:
-        """A table that was dropped while nothing ran: the lake alone knows what it was."""
+    def _restore_dropped(self, record: TableRecord) -> TableRuntime | None:
+        """A table that was dropped while nothing ran: only the lake has its definition."""
         try:
             applied = self._lake.applied(record.lake_table, self._source.table_id(record.oid))
         except Wal2LakeError:
@@ -217,72 +237,68 @@ class TableRegistry:
         if applied is None:
             self._store.forget_tables(self.group, [record.oid])
             return None
-        table = TableRuntime(applied.schema, record)
-        self._tables[record.oid] = table
-        self._settle(table, applied)
+        table = self._add_table(applied.schema, record)
+        self._set_position(table, applied)
         return table
 
     def apply_requests(self, logged: Lsn) -> None:
-        """Do what is asked of tables, as soon as no work on them is under way."""
+        """Apply requests for tables as soon as no work on them is running."""
         resumed = []
         for table in self.awake:
             if table.job is not None:
                 continue
-            if table.schema.oid in self._unwanted:
+            if table.schema.oid in self._to_forget:
                 self._forget({table.schema.oid})
-            elif table.leaving is not None and _has_all(table, logged):
-                self._part(table)
-            elif table.refused is not None and not table.arriving and not table.paused:
+            elif table.dropped_at is not None and _fully_applied(table, logged):
+                self._retire_dropped(table)
+            elif table.refused is not None and not table.moving_in and not table.paused:
                 if table.state is not TableState.ERRORED:
                     table.refuse()
-            elif table.paused and table.state is not TableState.PAUSED and not table.arriving:
-                table.become(TableState.PAUSED, error=None, remedy=None, retry_at=None, kind=None, failures=0)
+            elif table.paused and table.state is not TableState.PAUSED and not table.moving_in:
+                table.pause()
             elif not table.paused and table.state is TableState.PAUSED:
                 resumed.append(table)
-        self._place(resumed, {table.schema.oid for table in resumed if table.resync or table.copy_failed})
+        self._find_positions(resumed)
 
     def retry(self) -> None:
-        """Try those again whose time has come."""
-        now = datetime.now(UTC)
-        due = [table for table in self._awake.values() if table.retry_due(now)]
-        self._place(due, {table.schema.oid for table in due if table.copy_failed})
+        """Retry tables whose time has come."""
+        now = self._clock.now()
+        self._find_positions([table for table in self._awake.values() if table.retry_due(now)])
 
     def retry_interrupted(self) -> None:
-        """Spark is back: try those again that failed with its end."""
+        """Spark is available again: retry work that failed when it died."""
         for table in self._awake.values():
             table.spark_is_back()
 
-    def _place(self, tables: Sequence[TableRuntime], to_copy: Collection[int]) -> None:
-        """Find out from the lake where tables stand, when a run begins and when an error is tried again."""
-        for table in tables:
-            if table.refused is not None:
-                self.wake(table)
-                table.refuse()
-        tables = [table for table in tables if table.refused is None]
-        if not tables:
-            return
-        asked = [table for table in tables if table.schema.oid not in to_copy]
+    def _find_positions(self, tables: Sequence[TableRuntime]) -> None:
+        """At a start, a retry and a resume: copy tables that need it, and read the positions of the others."""
+        requested = []
         for table in tables:
             self.wake(table)
-            table.try_again()
-            if table.schema.oid in to_copy:
+            if table.refused is not None:
+                table.refuse()
+            elif table.needs_copy:
                 table.await_copy()
-        if len(asked) == 1:
-            self._settle(asked[0], self._ask(asked[0]))
-        elif asked:
-            with ThreadPoolExecutor(ASKERS, thread_name_prefix=f"ask-{self.group}") as pool:
-                for table, answer in zip(asked, pool.map(self._ask, asked), strict=True):
-                    self._settle(table, answer)
+            else:
+                requested.append(table)
+        if len(requested) == 1:
+            self._set_position(requested[0], self._query_lake(requested[0]))
+        elif requested:
+            pool = self._executor.pool(f"ask-{self.group}", QUERY_THREADS)
+            answers = [pool.submit(self._query_lake, table) for table in requested]
+            pool.shutdown()
+            for table, answer in zip(requested, answers, strict=True):
+                self._set_position(table, answer.result())
 
-    def _ask(self, table: TableRuntime) -> Applied | Wal2LakeError | None:
+    def _query_lake(self, table: TableRuntime) -> Applied | Wal2LakeError | None:
         try:
             return self._lake_names.where(table)
         except ForeignTable as error:
-            return self._lake_names.judged(table, error)
+            return self._lake_names.judge_foreign(table, error)
         except Wal2LakeError as error:
             return error
 
-    def _settle(self, table: TableRuntime, answer: Applied | Wal2LakeError | None) -> None:
+    def _set_position(self, table: TableRuntime, answer: Applied | Wal2LakeError | None) -> None:
         if isinstance(answer, Applied) and not self._log.stretch.continues(answer.manifest, answer.lsn):
             answer = SlotLost(slot=self._log.origin.slot, lsn=answer.lsn, cause="was re-created")
         if isinstance(answer, Applied) and answer.version < table.record.version:
@@ -290,16 +306,16 @@ class TableRegistry:
             answer = LakeRolledBack(table=table.name, lsn=answer.lsn, known=known)
         match answer:
             case None:
-                table.await_copy()
+                table.await_copy(found=False)
             case Applied():
                 self._raise_epoch(answer.version.epoch - 1)
-                table.found(answer)
-                self.aim(table)
-                table.advance(answer, self._backlog.after(table.schema.oid, answer.manifest))
+                table.found(answer, self._backlog.after(table.schema.oid, answer.manifest))
+                table.note_partition(self._backlog.first_as_partition(table.schema.oid, answer.manifest))
+                self.update_target(table)
             case error:
-                # While somebody else's table is in its place its own may come back, and needs its changes then.
-                table.not_found(detached=isinstance(error, SlotLost | TableRecreated | LakeRolledBack))
-                table.fail(advise(error.about(table.name)))
+                # While another table has its place, its own table may come back and then needs these changes.
+                detached = isinstance(error, SlotLost | TableRecreated | LakeRolledBack)
+                table.position_unusable(error.about(table.name), only_copy_helps=detached)
 
     def _forget(self, oids: Collection[int]) -> None:
         gone = []
@@ -310,41 +326,42 @@ class TableRegistry:
                     tables.pop(oid, None)
                 gone.append(oid)
                 if table is not None:
-                    log.warning("%s is no longer wanted; its lake table stays", table.name)
+                    log.warning("%s is not mirrored any more; its lake table stays", table.name)
         if gone:
             self._store.forget_tables(self.group, gone)
-            self._unwanted -= set(gone)
+            self._to_forget -= set(gone)
 
-    def let_go(self, table: TableRuntime) -> None:
-        """Do nothing more for a table: another group is to have it. What was asked before that says otherwise."""
+    def hand_off(self, table: TableRuntime) -> None:
+        """Do no more work on a table that moves to another group; earlier requests for it are ignored."""
         for tables in (self._tables, self._awake, self._unsaved):
             tables.pop(table.schema.oid, None)
-        self._let_go[table.schema.oid] = math.inf
+        self._handed_off[table.schema.oid] = math.inf
 
-    def gone(self, table: TableRuntime) -> None:
-        """Whether another group has it is in the state store: whoever asks from here on is told the truth."""
-        self._let_go[table.schema.oid] = monotonic()
+    def handed_off(self, table: TableRuntime) -> None:
+        """Remove a table from this group; the state store says whether another group has it."""
+        self._handed_off[table.schema.oid] = self._clock.monotonic()
 
-    def _part(self, table: TableRuntime) -> None:
-        """Keep the record of a table that is gone, and nothing else."""
-        table.become(TableState.DROPPED, error=None, remedy=None, retry_at=None, behind_since=None)
+    def _retire_dropped(self, table: TableRuntime) -> None:
+        """Keep only the record of a dropped table."""
+        table.drop()
         oid = table.schema.oid
         self._tables.pop(oid, None)
         self._awake.pop(oid, None)
         self._unsaved[oid] = table
+        self._dropped.add(oid)
 
-    # ---- the books
+    # ---- records for the state store
 
     @property
     def dirty(self) -> bool:
         return bool(self._unsaved) or any(table.dirty for table in self._awake.values())
 
     def unsaved(self) -> list[Unsaved]:
-        """What the state store has older records of; it counts as saved, until `not_saved` says otherwise."""
-        tables = {table.schema.oid: table for table in self._awake.values() if table.dirty and not table.arriving}
+        """Changes that the state store lacks; they count as saved until `not_saved` is called."""
+        tables = {table.schema.oid: table for table in self._awake.values() if table.dirty and not table.moving_in}
         tables |= self._unsaved
         self._unsaved = {}
-        return [self._noted(table) for table in tables.values()]
+        return [self._unsaved_of(table) for table in tables.values()]
 
     def saved(self, written: Sequence[Unsaved]) -> None:
         for each in written:
@@ -355,7 +372,7 @@ class TableRegistry:
             each.table.not_saved(each.transitions)
             self._unsaved[each.table.schema.oid] = each.table
 
-    def _noted(self, table: TableRuntime) -> Unsaved:
+    def _unsaved_of(self, table: TableRuntime) -> Unsaved:
         transitions = table.take_unsaved()
         history = [
             HistoryEntry(
@@ -369,10 +386,10 @@ class TableRegistry:
 
 
 def _resumed(spec: TableSpec | None) -> datetime | None:
-    """When somebody last asked for it to go on."""
+    """The time of the last command to resume it."""
     return spec.resumed_at if spec is not None else None
 
 
-def _has_all(table: TableRuntime, logged: Lsn) -> bool:
-    """Whether a table that is gone has all that was captured of it, or will never have."""
-    return not table.active or (table.waiting is None and table.leaving is not None and logged >= table.leaving)
+def _fully_applied(table: TableRuntime, logged: Lsn) -> bool:
+    """Whether a dropped table has everything that was captured of it, or can never have it."""
+    return not table.active or (table.waiting is None and table.dropped_at is not None and logged >= table.dropped_at)

@@ -1,9 +1,9 @@
-"""Lake tables follow the names of their source tables, one step of one table at a time.
+"""Renames lake tables with their source tables, one step of one table at a time.
 
-    t ─► t_old, t_new ─► t      t_new waits until t has moved
-    a ─► b, b ─► a              each has the other's name: they move aside first
+    t ─► t_old, t_new ─► t      t_new waits until t is renamed
+    a ─► b, b ─► a              names are swapped: both get temporary names first
 
-A lake table knows the source table that it was made from, so that a crash between two steps leaves nothing to guess.
+A lake table stores the id of its source table, so that a crash between two steps leaves no ambiguity.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from ..errors import LakeNameTaken
 from ..schema import TableId
 from ..state import TableRecord
-from .desired_tables import aside
+from .desired_tables import interim_name
 from .lake_names import LakeNames
 from .registry import TableRegistry
 from .table_runtime import TableRuntime
@@ -26,19 +26,19 @@ class Renaming:
         self._under_way: dict[int, TableId] = {}
 
     def __contains__(self, table: TableRuntime) -> bool:
-        """Whether the work under way on a table is a rename."""
+        """Whether the running work on a table is a rename."""
         return table.schema.oid in self._under_way
 
     def step(self, table: TableRuntime) -> TableId | LakeNameTaken | None:
-        """The name that a table's lake table can be given now, or what hinders; None: nothing to do, or not yet."""
-        if table.renaming is None or table.rename_failed or table.job is not None or table.on_the_way:
+        """The next name for a table's lake table, or the error that blocks it; None: nothing to do, or not yet."""
+        if table.renaming is None or table.rename_failed or table.job is not None or table.is_leaving:
             return None
         return next_name(table, self._tables, self._tables.elsewhere)
 
     def ready(
         self, pending: Sequence[TableRuntime]
     ) -> tuple[list[TableRuntime], list[tuple[TableRuntime, LakeNameTaken]]]:
-        """The tables that can be copied as far as their lake tables' names go, and those that waiting won't help."""
+        """Tables that can be copied with regard to their names, and those whose names are blocked permanently."""
         holders: dict[TableId, list[TableRuntime]] = {}
         for table in self._tables if pending else ():
             if table.made:
@@ -57,7 +57,7 @@ class Renaming:
         if table.renaming is not None and not table.rename_failed:
             return True
         holder = holder_of(table, table.target, holders)
-        if holder is not None and (holder.leaving is not None or holder.renaming is not None):
+        if holder is not None and (holder.dropped_at is not None or holder.renaming is not None):
             return _taken(table, table.target, holder.name) if holder.rename_failed else True
         if holder is not None:
             return _taken(table, table.target, holder.name)
@@ -65,7 +65,7 @@ class Renaming:
         return False if other is None else _taken(table, table.target, str(other.id))
 
     def begin(self, table: TableRuntime) -> Callable[[], TableId] | None:
-        """The next step of a table as work to be done, if there is one."""
+        """The next step of a table as work to run, if there is one."""
         new = self.step(table)
         if not isinstance(new, TableId):
             return None
@@ -73,28 +73,28 @@ class Renaming:
         return partial(self._lake_names.move, table, new)
 
     def finish(self, table: TableRuntime, result: object) -> None:
-        """`result`: the name that the lake table has, or why it has not; anything else if the work never began."""
+        """`result`: the name that the lake table has, or the error; anything else if the work never began."""
         del self._under_way[table.schema.oid]
         if isinstance(result, BaseException):
             table.not_renamed()
         elif isinstance(result, TableId):
             table.renamed(result)
-            self._tables.aim(table)
+            self._tables.update_target(table)
 
 
 def next_name(
     table: TableRuntime, tables: Iterable[TableRuntime], elsewhere: Mapping[TableId, TableRecord]
 ) -> TableId | LakeNameTaken | None:
-    """`elsewhere`: live tables of other groups by their lake tables."""
+    """`elsewhere`: live tables of other groups, by lake table."""
     new, others = table.renaming, [other for other in tables if other is not table]
     assert new is not None
     holder, other = holder_of(table, new, others), elsewhere.get(new)
     if holder is None and other is None:
         return new
-    away = aside(table.target, table.schema.oid)
-    if table.target != away and _wanted(table.target, others, elsewhere):
+    away = interim_name(table.target, table.schema.oid)
+    if table.target != away and _is_needed(table.target, others, elsewhere):
         return away
-    if holder is not None and (holder.leaving is not None or holder.renaming is not None):
+    if holder is not None and (holder.dropped_at is not None or holder.renaming is not None):
         return None
     return _taken(table, new, holder.name if holder is not None else str(other and other.id))
 
@@ -104,8 +104,8 @@ def holder_of(table: TableRuntime, name: TableId, tables: Iterable[TableRuntime]
     return next((other for other in tables if other is not table and other.target == name and other.made), None)
 
 
-def _wanted(name: TableId, others: Sequence[TableRuntime], elsewhere: Mapping[TableId, TableRecord]) -> bool:
-    """Whether another table is to have a name in the lake."""
+def _is_needed(name: TableId, others: Sequence[TableRuntime], elsewhere: Mapping[TableId, TableRecord]) -> bool:
+    """Whether another table will have a name in the lake."""
     if any(name == (other.renaming or other.target) for other in others):
         return True
     return any(record.id == name != record.lake_table for record in elsewhere.values())

@@ -1,9 +1,9 @@
-"""Changes of columns that no row tells of: what the catalog says, once the log has been applied up to that look.
+"""Changes of columns without changes of rows: applied when the log has been applied up to a reading of the catalog.
 
-    look at the catalog at some moment between `before` and `after`  ──►  pending
+    the catalog is read at some moment between `before` and `after`  ──►  pending
     everything that committed up to `after` is applied               ──►  due: the lake table follows
 
-A look is of no use for a table whose columns have followed the log since: it may be the older of the two.
+A reading is outdated for a table whose columns have been changed by the log since.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from ..evolution import (
     with_facts,
     with_heaps,
 )
-from ..lake.exchange import exchange
-from ..lake.model import Batch
+from ..lake import Batch, exchange
 from ..position import ZERO, Lsn
 from ..schema import TableSchema
-from ..source.catalog import outside_wal
+from ..source.tables import outside_wal
 from .change_policy import Policy, unfollowed
 from .desired_state import DesiredState
 from .registry import TableRegistry
@@ -43,7 +42,7 @@ class _Seen:
 
 
 class ExchangeNeeded:
-    """Partitions came or went with rows that no change tells of, and their bounds tell which rows those are."""
+    """Partitions with rows were attached or detached without changes in the log, and their bounds are known."""
 
 
 EXCHANGE = ExchangeNeeded()
@@ -54,9 +53,9 @@ class SchemaChanges:
         self._settings, self._group = config.tables, group
         self._pending: dict[int, _Seen] = {}
         self._since: dict[int, Lsn] = {}
-        """for each table whose columns came from the log or a copy: when they were seen there"""
+        """for each table whose columns came from the log or a copy: when"""
         self._arrived: dict[tuple[int, int], Lsn] = {}
-        """table and partition that the log told of before a look did: a position after its first changes"""
+        """table and partition that the log had before the catalog was read: a position after its first changes"""
         self._exchanging: set[int] = set()
 
     def policy(self, table: TableSchema) -> Policy:
@@ -66,17 +65,17 @@ class SchemaChanges:
         on_partition_drop = own.on_partition_drop or self._group.on_partition_drop
         return Policy(on_drop == "keep", on_incompatible == "stop", on_partition_drop == "keep")
 
-    def looked(self, wanted: DesiredState, tables: TableRegistry) -> None:
-        """Take in a look at the catalog; it replaces the one before."""
+    def note_catalog(self, desired: DesiredState, tables: TableRegistry) -> None:
+        """Take in a reading of the catalog; it replaces the one before."""
         self._pending = {}
-        for schema in wanted.schemas:
+        for schema in desired.schemas:
             table = tables.get(schema.oid)
             applied = table.applied if table is not None else None
-            if applied is not None and schema.oid not in wanted.refused and _differs(applied.schema, schema):
-                self._pending[schema.oid] = _Seen(schema, wanted.before, wanted.after)
+            if applied is not None and schema.oid not in desired.refused and _differs(applied.schema, schema):
+                self._pending[schema.oid] = _Seen(schema, desired.before, desired.after)
 
     def applying(self, oid: int, batch: Batch) -> None:
-        """A batch is about to bring its own columns with it."""
+        """A batch with its own columns is about to be applied."""
         if batch.schema is not None:
             self._since[oid] = max(self._since.get(oid, ZERO), batch.since)
             for heap in batch.schema.heaps:
@@ -91,22 +90,22 @@ class SchemaChanges:
         self._exchanging.add(oid)
 
     def ended(self, oid: int, lsn: Lsn | None) -> None:
-        """Work on a table has ended, at a position or with an error; if it was an exchange, that is settled or not."""
+        """Work on a table has ended, at a position or with an error (None); this may settle an exchange."""
         if oid in self._exchanging:
             self._exchanging.discard(oid)
             if lsn is not None:
                 self.copied(oid, lsn)
 
     def waits(self, logged: Lsn) -> bool:
-        """Whether a look waits for the log to get there."""
+        """Whether a reading waits for the log to reach its position."""
         return any(seen.after > logged for seen in self._pending.values())
 
     def due(
         self, tables: TableRegistry, logged: Lsn
     ) -> Iterator[tuple[TableRuntime, TableSchema | ExchangeNeeded | Wal2LakeError]]:
-        """Tables that have all that was captured up to the look, with the schema they are to have, or what hinders.
+        """Tables that have everything captured up to the reading, with their next schema, or what blocks it.
 
-        An exchange is told of again until it has succeeded.
+        An exchange is returned again until it has succeeded.
         """
         for oid, seen in list(self._pending.items()):
             table = tables.get(oid)
@@ -115,7 +114,7 @@ class SchemaChanges:
             elif seen.after <= logged and table.active and not table.resync and table.job is None:
                 ready = table.waiting is None or table.applied.lsn >= seen.after
                 if not ready and texts_differ(table.applied.schema, seen.schema) is None:
-                    # Nothing but a copy mends texts, and it has what waits, too.
+                    # Only a copy corrects texts, and it includes what waits.
                     continue
                 del self._pending[oid]
                 if seen.before < self._since.get(oid, ZERO):
@@ -129,8 +128,8 @@ class SchemaChanges:
     def _target(self, lake: TableSchema, seen: _Seen) -> TableSchema | ExchangeNeeded | Wal2LakeError | None:
         source = seen.schema
         policy = self.policy(source)
-        told = [heap for heap in lake.heaps if not heap.file]
-        later = [heap for heap in told if self._arrived.get((lake.oid, heap.oid), ZERO) > seen.before]
+        described = [heap for heap in lake.heaps if not heap.file]
+        later = [heap for heap in described if self._arrived.get((lake.oid, heap.oid), ZERO) > seen.before]
         if (unlogged := outside_wal(source)) is not None:
             return unlogged
         try:

@@ -1,81 +1,128 @@
-"""One mirrored table while its group runs: where it stands, what waits for it, what is under way."""
+"""A mirrored table while its group runs: its state, waiting changes and running work."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from typing import Concatenate, ParamSpec
 
-from .. import retry
-from ..changelog.manifest import Manifest
-from ..errors import Advice, Kind, Wal2LakeError, advise
-from ..lake.model import Applied
-from ..position import NO_VERSION, ZERO, LakeVersion, Lsn
+from ..changelog import Manifest
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import Advice, Wal2LakeError, advise
+from ..executor import Future
+from ..lake import Applied
+from ..position import ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
-from ..state import TableRecord, TableSpec
-from ..state.lifecycle import TableState, Transition, may_become
+from ..state import TableRecord, TableSpec, events, lifecycle
+from ..state.lifecycle import CatchUp, Dropped, Errored, LifecycleState, Snapshot, TableState, Transition
+from .retention import Retention, needless
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A requested new name of a lake table."""
+
+    to: TableId
+    failed: bool = False
+    """it waits until the table is retried"""
 
 
 @dataclass
 class TableRuntime:
     schema: TableSchema
-    """as the catalog has it"""
+    """its schema in the catalog"""
     record: TableRecord
+    """its record for the state store; fields of its state follow from `life`"""
     applied: Applied | None = None
-    resync: bool = False
-    """a re-copy is wanted and has not begun"""
-    resync_wanted: datetime | None = None
-    """when the last copy was asked for"""
-    copying_for: datetime | None = None
-    """when the copy that is under way was asked for"""
-    job: Future[Applied] | None = None
-    began: float = 0.0
-    """when its last work on the lake did, by the clock that only goes forward"""
-    catch_up: Lsn = ZERO
-    """a table that has this position has caught up"""
-    copy_failed: bool = False
-    """what is tried again is the copy"""
-    interrupted: bool = False
-    """its first failure came with Spark's end: it is tried again as soon as Spark is back"""
-    detached: bool = False
-    """the change log can't help it any more, only a re-copy can"""
-    held: int | None = None
-    """while a copy runs: the last manifest that the copy will hold"""
-    waiting: int | None = None
-    """number of the first manifest with changes that are not applied"""
-    dirty: bool = True
-    """the state store has an older record"""
-    spec: TableSpec | None = None
-    """what commands have asked for it"""
-    round: str | None = None
-    """the wanted copy is made at one snapshot with those of the same word"""
-    leaving: Lsn | None = None
-    """the source table is gone; all of it was captured when the log has this position"""
-    refused: Wal2LakeError | None = None
-    """why nothing of it is captured; as long as it is so, nothing is tried"""
-    arriving: bool = False
+    copy_requested_at: datetime | None = None
+    """time of the last request for a copy in the state store"""
+    moving_in: bool = False
     """another group still has it; its changes are kept here until it is handed over"""
-    renaming: TableId | None = None
-    """the name that its lake table is to have, where that is another than it has"""
-    rename_failed: bool = False
-    """the rename is left until the table is tried again"""
-    transitions: list[Transition] = field(default_factory=list)
-    """those that the state store does not know of"""
-    stored: LakeVersion = NO_VERSION
-    """the version that the state store knows of"""
-    stored_upto: int = 0
-    """the last manifest that this version has"""
-    gave_up: bool = False
-    """changes that are not applied may be deleted: no version in the lake will do until a copy is made"""
+    clock: Clock = SYSTEM_CLOCK
+    jitter: Callable[[], float] = random.random
+    """from 0 to 1, for the spread of retries"""
+    life: LifecycleState = field(init=False)
+    """its state; changed only by the events of `state/events.py`"""
+    job: Future[Applied] | None = field(default=None, init=False)
+    began: float = field(default=0.0, init=False)
+    """when its last apply did, by the monotonic clock"""
+    waiting: int | None = field(default=None, init=False)
+    """number of the first manifest with changes that are not applied"""
+    dirty: bool = field(default=True, init=False)
+    """the state store has an older record"""
+    spec: TableSpec | None = field(default=None, init=False)
+    """its desired state by commands"""
+    round: str | None = field(default=None, init=False)
+    """the requested copy is made at one snapshot with tables that have the same word"""
+    dropped_at: Lsn | None = field(default=None, init=False)
+    """the source table is dropped; all its changes are captured when the log has this position"""
+    refused: Wal2LakeError | None = field(default=None, init=False)
+    """why nothing of it is captured; while set, nothing is retried"""
+    rename: Rename | None = field(default=None, init=False)
+    """the requested rename of its lake table"""
+    transitions: list[Transition] = field(default_factory=list, init=False)
+    """those that the state store lacks"""
+    retention: Retention = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stored = self.record.version
+        self.retention = Retention(self.record.version)
+        # Requests for an arriving table are handled when it is taken over.
+        self.life = lifecycle.restored(self.record, self.copy_requested_at is not None and not self.moving_in)
+
+    # ---- its state
 
     @property
     def state(self) -> TableState:
-        return self.record.state
+        return self.life.state
+
+    @property
+    def resync(self) -> bool:
+        """Whether a copy is requested that has not begun."""
+        return not isinstance(self.life, Dropped) and self.life.copy_requested
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether a copy is the next work on it."""
+        return lifecycle.needs_copy(self.life)
+
+    @property
+    def only_copy_helps(self) -> bool:
+        """Whether captured changes are useless to it."""
+        return lifecycle.changes_are_useless(self.life)
+
+    @property
+    def copying_for(self) -> datetime | None:
+        """The time of the request that the running copy serves."""
+        return self.life.requested_at if isinstance(self.life, Snapshot) else None
+
+    @property
+    def held(self) -> int | None:
+        """During a copy: the last manifest that the copy will include."""
+        return self.life.upto if isinstance(self.life, Snapshot) else None
+
+    @property
+    def active(self) -> bool:
+        return self.state in (TableState.CATCHUP, TableState.STREAMING)
+
+    def _on(
+        self, event: Callable[Concatenate[LifecycleState, P], LifecycleState], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Apply an event to its state."""
+        try:
+            self.life = event(self.life, *args, **kwargs)
+        except events.IllegalTransition as illegal:
+            raise events.IllegalTransition(f"{self.name}: {illegal}") from None
+        before, failed = self.record.state, self.record.failures
+        self._update(**lifecycle.to_store(self.life))
+        if self.state is not before or (self.state is TableState.ERRORED and self.record.failures != failed):
+            error = self.record.error if self.state is TableState.ERRORED else None
+            self.transitions.append(Transition(self.clock.now(), before, self.state, error))
+
+    # ---- other properties
 
     @property
     def name(self) -> str:
@@ -96,291 +143,246 @@ class TableRuntime:
         return self.spec is not None and self.spec.paused
 
     @property
-    def active(self) -> bool:
-        return self.state in (TableState.CATCHUP, TableState.STREAMING)
+    def renaming(self) -> TableId | None:
+        """The requested name of its lake table, if that differs from the present one."""
+        return self.rename.to if self.rename is not None else None
 
     @property
-    def at_rest(self) -> bool:
-        """Whether nothing is to be done for it before something arrives or is asked for."""
+    def rename_failed(self) -> bool:
+        return self.rename is not None and self.rename.failed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no work for it until something arrives or is requested."""
         return (
             self.state is TableState.STREAMING
             and self.job is None
-            and self.waiting is None
+            and (self.waiting, self.retention.as_partition) == (None, None)
             and not self.resync
-            and self.renaming is None
+            and self.rename is None
             and self.applied is not None
             and not self.paused
-            and not self.on_the_way
-            and self.stored == self.record.version
+            and not self.is_leaving
+            and self.retention.stored == self.record.version
         )
 
     @property
-    def on_the_way(self) -> bool:
-        """Whether it goes: from the source, or from group to group."""
-        return self.leaving is not None or (self.spec is not None and self.spec.moving_from is not None)
+    def is_leaving(self) -> bool:
+        """Whether it is dropped at the source, or moves between groups."""
+        return self.dropped_at is not None or (self.spec is not None and self.spec.moving_from is not None)
 
-    def become(self, state: TableState, **changes: object) -> None:
-        if not may_become(self.state, state):
-            raise AssertionError(f"{self.name}: {self.state} can't become {state}")
-        before = self.state
-        self.update(state=state, **changes)
-        if state is not before or state is TableState.ERRORED:
-            error = self.record.error if state is TableState.ERRORED else None
-            self.transitions.append(Transition(datetime.now(UTC), before, state, error))
-
-    def update(self, **changes: object) -> None:
+    def _update(self, **changes: object) -> None:
         record = replace(self.record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
         if record != self.record:
             self.record, self.dirty = record, True
 
-    def arrive(self, manifest: Manifest) -> bool:
-        """Take notice of a manifest; nothing happens for a table that it does not name. Whether something waits."""
+    def note_manifest(self, manifest: Manifest) -> bool:
+        """Take in a manifest, if it names the table; return whether changes wait."""
         if self.waiting is None and self.schema.oid in manifest.tables:
             if self.applied is not None and manifest.number <= self.applied.manifest:
                 return False
             self.waiting = manifest.number
-            self.update(behind_since=manifest.commit_ts)
+            self._update(behind_since=manifest.commit_ts)
         return self.waiting is not None
 
+    def note_partition(self, number: int | None) -> None:
+        self.retention = replace(self.retention, as_partition=number)
+
     def advance(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
-        """A batch or a copy is committed: remember its position and look at what still waits."""
+        """A batch or a copy is committed: store its position and check what waits."""
         self.applied = applied
         self.waiting = None
-        self.gave_up = False
-        self.update(
-            version=applied.version,
-            applied_lsn=applied.lsn,
-            rows=applied.rows,
-            changes_applied=applied.changes,
-            last_commit_at=datetime.now(UTC),
-            behind_since=None,
-        )
+        self.retention = replace(self.retention, gave_up=False)
+        self._update(
+            version=applied.version, applied_lsn=applied.lsn, rows=applied.rows, changes_applied=applied.changes,
+            last_commit_at=self.clock.now(), behind_since=None,
+        )  # fmt: skip
         for manifest in remaining:
-            if self.arrive(manifest):
+            if self.note_manifest(manifest):
                 break
 
-    # ---- what was asked of it
+    # ---- desired state
 
     def describe(self, schema: TableSchema, spec: TableSpec | None, round: str | None) -> None:
-        """The catalog and the commands say this of it now."""
+        """Set its definition in the catalog and its desired state."""
         self.schema, self.spec, self.round = schema, spec, round
-        self.update(id=schema.id)
+        self._update(id=schema.id)
 
-    def request_copy(self, asked: datetime | None = None) -> None:
-        """A copy is wanted; `asked`: since when the state store knows of it."""
-        self.resync = True
-        if asked is not None:
-            self.resync_wanted = asked
+    def request_copy(self, requested: datetime | None = None) -> None:
+        """A copy is requested; `requested`: time of the request in the state store."""
+        self._on(events.copy_requested)
+        if requested is not None:
+            self.copy_requested_at = requested
 
     def set_refusal(self, refused: Wal2LakeError | None) -> Wal2LakeError | None:
-        """Why nothing of it is captured, None if it is; what was said before."""
+        """Set why nothing of it is captured, None if it is; return the value before."""
         before, self.refused = self.refused, refused
         return before
 
+    def pause(self) -> None:
+        self._on(events.paused)
+
     def dropped_at_source(self, position: Lsn) -> None:
-        """The source table is gone; all of it was captured when the log has this position."""
-        self.leaving = position
+        """The source table is dropped; all its changes are captured when the log has this position."""
+        self.dropped_at = position
 
-    def aim_at(self, new: TableId | None) -> None:
-        """The name that its lake table is to have, None if it has it."""
+    def drop(self) -> None:
+        """The source table is dropped, and everything captured of it is applied."""
+        self._on(events.dropped_at_source)
+        self._update(behind_since=None)
+
+    def set_target(self, name: TableId) -> None:
+        """Its lake table has this name, or is to be made under it."""
+        self._update(target=name)
+
+    def set_rename(self, new: TableId | None) -> None:
+        """Set the requested name of its lake table, None if it has it."""
         if new != self.renaming:
-            self.renaming, self.rename_failed = new, False
+            self.rename = Rename(new) if new is not None else None
 
-    # ---- from group to group
+    # ---- moves between groups
 
     def taken_over(self, claimed: datetime | None) -> None:
-        """It is this group's now. `claimed`: when a copy of it was asked for, if one was."""
-        self.arriving, self.dirty = False, True
-        # A look at the store that was under way meanwhile may have found that it wants a copy since then.
-        self.resync_wanted = claimed
+        """It belongs to this group from now on. `claimed`: time of the request for a copy, if there is one."""
+        self.moving_in, self.dirty = False, True
+        # A concurrent reading of the state store may have returned a request for a copy that has been cancelled.
+        self.copy_requested_at = claimed
         if self.spec is not None:
             self.spec = replace(self.spec, moving_from=None, handover_lsn=None, handed_lsn=None)
 
     def handed_over(self, position: Lsn) -> None:
-        """It has all changes below this position, and goes to the other group."""
+        """It has all changes below this position, and moves to the other group."""
         assert self.spec is not None
         self.spec = replace(self.spec, handed_lsn=position)
 
-    # ---- where it stands in the lake
+    # ---- its position in the lake
 
-    def try_again(self) -> None:
-        """The lake is about to be asked where it stands, after an error or at the start of a run."""
-        self.update(error=None, remedy=None, retry_at=None)
-        self.detached = False
+    def await_copy(self, found: bool = True) -> None:
+        """A copy is the next work on it. `found`: False if the reason is that the lake has no table for it."""
+        self._on(events.copy_due if found else events.not_found_in_lake)
+        self._update(applied_lsn=None)
 
-    def await_copy(self) -> None:
-        """The lake has nothing of it that could be continued."""
-        self.become(TableState.PENDING, applied_lsn=None)
-        self.resync = True
+    def found(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
+        """Its position in the lake is known; apply what follows. A rename that failed is retried."""
+        self._on(events.found_in_lake)
+        self._update(target=applied.schema.id)
+        if self.rename is not None:
+            self.rename = replace(self.rename, failed=False)
+        self.advance(applied, remaining)
 
-    def await_retry(self, copy: bool) -> None:
-        """An error of an earlier run is waited for; `copy`: what is tried again then is its copy."""
-        self.copy_failed = copy
-
-    def found(self, applied: Applied) -> None:
-        """The lake has it; what follows is to be advanced to."""
-        self.become(TableState.CATCHUP, target=applied.schema.id)
-        self.rename_failed = False
-
-    def not_found(self, detached: bool) -> None:
-        """The lake can't say where it stands. `detached`: the change log can't help it any more."""
-        self.detached = detached
+    def position_unusable(self, error: Wal2LakeError, only_copy_helps: bool) -> None:
+        """The lake has no usable position. `only_copy_helps`: the change log is useless to it."""
+        self._on(events.position_unusable, self._attempt(advise(error)), only_copy_helps)
 
     def caught_up(self, logged: Lsn) -> bool:
-        """Whether it streams now: it has what was captured as its catching up began; a busy one always has more."""
+        """Whether it streams: it has what was captured when catching up began; a busy table always has more."""
         assert self.applied is not None
-        if not self.catch_up:
-            self.catch_up = max(logged, self.applied.lsn)
-        if self.applied.lsn < self.catch_up and (self.waiting is not None or logged < self.catch_up):
+        if isinstance(self.life, CatchUp) and not self.life.reaches:
+            copied = self.applied.visibility.until if self.applied.visibility is not None else ZERO
+            self._on(events.goal_set, max(logged, self.applied.lsn, copied))
+        reaches = self.life.reaches if isinstance(self.life, CatchUp) else self.applied.lsn
+        if self.applied.lsn < reaches and (self.waiting is not None or logged < reaches):
             return False
-        self.catch_up = ZERO
-        self.become(TableState.STREAMING)
-        self.succeed()
+        self._on(events.caught_up)
         return True
 
     def renamed(self, name: TableId) -> None:
-        """Its lake table has another name."""
-        self.update(target=name)
+        """Its lake table was renamed."""
+        self._update(target=name)
         if self.applied is not None:
             self.applied = replace(self.applied, schema=replace(self.applied.schema, id=name))
 
     def not_renamed(self) -> None:
-        """The rename is left until the table is tried again."""
-        self.rename_failed = True
+        """The rename waits until the table is retried."""
+        if self.rename is not None:
+            self.rename = replace(self.rename, failed=True)
 
     def maintained(self, applied: Applied) -> None:
-        """It has the same rows and position in other files."""
+        """Maintenance has rewritten files; rows and position are the same."""
         self.applied = applied
 
-    # ---- work on it
+    # ---- running work
 
     def start(self, job: Future[Applied], began: float | None = None) -> None:
-        """A worker has it. `began`: when, by the clock that only goes forward, if changes are brought into it."""
+        """A worker runs a job. `began`: when, by the monotonic clock, if changes are applied."""
         self.job = job
         if began is not None:
             self.began = began
 
     def end_job(self) -> Future[Applied]:
-        """Its work has ended; what came of it."""
+        """The job has ended; return it."""
         job, self.job = self.job, None
         assert job is not None
         return job
 
-    def hinder_copy(self) -> None:
-        """The copy that was wanted can't begin; it is tried again with the table."""
-        self.resync, self.copy_failed = False, True
-
     def begin_copy(self, seen: int) -> None:
-        """A copy is about to start; it will hold every change of the manifests up to `seen`."""
-        self.resync, self.held, self.copying_for = False, seen, self.resync_wanted
+        """A copy is about to start; it will include every change of the manifests up to `seen`."""
         self._give_up()
-        self.become(TableState.PENDING)
-        self.become(TableState.SNAPSHOT)
+        self._on(events.copy_accepted)
+        self._on(events.copy_began, seen, self.copy_requested_at)
 
     def finish(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
-        """The job under way has committed."""
-        if self.state is TableState.SNAPSHOT:
-            self.become(TableState.CATCHUP)
-        self.copy_failed = self.detached = False
-        self.held = None
-        self.succeed()
+        """The running job has committed."""
+        self._on(events.copy_committed if self.state is TableState.SNAPSHOT else events.batch_committed)
         self.advance(applied, remaining)
 
     def abandon(self) -> None:
-        """The job under way was broken off; it leaves nothing behind."""
-        self.held = None
+        """The running job was interrupted without effect."""
         if self.state is TableState.SNAPSHOT:
-            self.become(TableState.PENDING)
-            self.resync = True
+            self._on(events.copy_broken_off)
 
-    def fail(self, advice: Advice, at_once: bool = False) -> None:
-        """Put the table aside with the reason; it is tried again later, from where the lake says that it is."""
+    def fail(self, advice: Advice, at_once: bool = False, copy_blocked: bool = False) -> None:
+        """Work on it failed; it is retried later. `copy_blocked`: the requested copy can't begin."""
         if self.state is TableState.SNAPSHOT:
-            self.copy_failed, self.applied = True, None
-        self.held = None
-        failures = self.record.failures + 1
-        self.interrupted = advice.interrupted and failures == 1
-        # What stays until somebody changes something is looked at now and then; room on a disk may come at any time.
-        seconds = (
-            retry.TABLE.most if advice.kind is Kind.CONFIGURATION else retry.TABLE.after(failures, random.random())
-        )
-        if at_once and advice.kind is Kind.TRANSIENT:
-            seconds = 0.0
-        self.become(
-            TableState.ERRORED,
-            error=advice.message,
-            remedy=advice.remedy,
-            failures=failures,
-            kind=advice.kind.value,
-            retry_at=datetime.now(UTC) + timedelta(seconds=seconds),
-        )
+            self.applied = None
+        self._on(events.copy_blocked if copy_blocked else events.failed, self._attempt(advice, at_once))
 
     def refuse(self) -> None:
-        """Put it aside because nothing of it is captured; when that has an end, it is copied."""
+        """Nothing of it is captured; it is copied when that ends."""
         assert self.refused is not None
-        self.applied, self.copy_failed, self.resync = None, True, False
-        self.fail(advise(self.refused))
+        self.applied = None
+        self._on(events.refused, self._attempt(advise(self.refused)))
 
-    def succeed(self) -> None:
-        self.update(error=None, remedy=None, retry_at=None, failures=0, kind=None)
+    def _attempt(self, advice: Advice, at_once: bool = False) -> events.FailedAttempt:
+        return events.FailedAttempt(advice, self.clock.now(), self.jitter(), at_once)
 
     def retry_now(self) -> None:
-        """Whatever it waits for after an error is over."""
+        """Retry at once."""
         if self.state is TableState.ERRORED:
-            self.update(retry_at=datetime.now(UTC))
+            self._on(events.retry_requested, self.clock.now())
 
     def spark_is_back(self) -> None:
-        if self.interrupted:
-            self.interrupted = False
-            self.retry_now()
+        if isinstance(self.life, Errored) and self.life.interrupted:
+            self._on(events.spark_returned, self.clock.now())
 
     def still_waits(self, now: datetime) -> bool:
-        """Whether an error of an earlier run is to be waited for in this one: what goes away by itself, is."""
-        retry_at = self.record.retry_at
-        return (
-            self.state is TableState.ERRORED
-            and self.record.kind == Kind.TRANSIENT
-            and retry_at is not None
-            and retry_at > now
-        )
+        """Whether an error of an earlier run is waited for in this one."""
+        return lifecycle.still_waits(self.life, now)
 
     def retry_due(self, now: datetime) -> bool:
-        retry_at = self.record.retry_at
-        return self.state is TableState.ERRORED and self.refused is None and retry_at is not None and retry_at <= now
+        return self.refused is None and lifecycle.retry_due(self.life, now)
+
+    def failed_by(self, advice: Advice) -> bool:
+        return self.state is TableState.ERRORED and self.record.error == advice.message
+
+    # ---- what must stay in the change log, and what the state store has
 
     def done_with(self, last: int) -> int:
-        """The highest manifest that this table has no more need of, when `last` is the newest.
-
-        Nothing is deleted before the state store knows which version of the lake table makes it superfluous: an older
-        one that somebody puts back later would continue over the hole.
-        """
-        if self._needs_copy:
+        """The highest manifest that this table does not need any more, if `last` is the newest."""
+        # Running work may still use changes; a copy only those of earlier manifests.
+        useless = self.held is not None or (self.only_copy_helps and self.job is None)
+        if useless:
             self._give_up()
-        done = self._needless(last)
-        return done if self.stored == self.record.version else min(done, self.stored_upto)
-
-    @property
-    def _needs_copy(self) -> bool:
-        """Whether only a copy can help it; work that is under way may still make use of its changes."""
-        asked = self.resync or self.copy_failed or self.detached
-        return self.held is not None or (asked and self.job is None)
+        last = last if self.held is None else self.held
+        done = needless(last, useless, self.applied is not None, self.waiting)
+        return self.retention.done_with(done, self.record.version)
 
     def _give_up(self) -> None:
-        """From here on no version that the lake has will do, only that of a copy."""
-        if not self.gave_up:
-            self.gave_up = True
+        """From here on no present version of the lake table is valid, only that of a copy."""
+        if not self.retention.gave_up:
+            self.retention = replace(self.retention, gave_up=True, as_partition=None)
             version = self.record.version
-            self.update(version=LakeVersion(version.epoch, version.commit + 1))
-
-    def _needless(self, last: int) -> int:
-        if self.held is not None:
-            return self.held
-        if self._needs_copy:
-            return last
-        if self.applied is None:
-            # The lake has not said yet where the table stands, so everything may still be needed.
-            return 0
-        return last if self.waiting is None else self.waiting - 1
+            self._update(version=LakeVersion(version.epoch, version.commit + 1))
 
     def take_unsaved(self) -> list[Transition]:
         """Its record is about to be saved, with these transitions."""
@@ -388,13 +390,10 @@ class TableRuntime:
         return transitions
 
     def not_saved(self, transitions: Sequence[Transition]) -> None:
-        """The state store could not be told."""
+        """The state store could not be written."""
         self.dirty = True
         self.transitions[:0] = transitions
 
     def saved(self, record: TableRecord, upto: int) -> None:
-        """The state store has this record, of a moment at which the table had all manifests up to one."""
-        self.stored, self.stored_upto = record.version, upto
-
-    def failed_by(self, advice: Advice) -> bool:
-        return self.state is TableState.ERRORED and self.record.error == advice.message
+        """The state store has this record, of a moment at which the table had all manifests up to `upto`."""
+        self.retention = replace(self.retention, stored=record.version, stored_upto=upto)

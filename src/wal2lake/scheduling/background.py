@@ -1,16 +1,16 @@
-"""What a group's loop has done beside it, because it may wait for a disk or a server: one at a time of each kind.
+"""Background tasks of a group's loop, for work that may wait for a disk or a server: one at a time of each kind.
 
-The work runs on threads of its own; what follows from it is done by the loop, when it calls `finish`.
+The work runs on threads of its own; the loop handles the results when it calls `finish`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..errors import advise
+from ..executor import Executor, Future
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -19,14 +19,14 @@ _THREADS = 3
 
 
 class BackgroundTasks:
-    def __init__(self, name: str, done: Callable[[], object]) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"chores-{name}")
+    def __init__(self, name: str, done: Callable[[], object], executor: Executor) -> None:
+        self._pool = executor.pool(f"background-{name}", _THREADS)
         self._done = done
         self._closed = False
         self._under_way: dict[str, tuple[Future[Any], Callable[[Any], object]]] = {}
 
     def begin(self, what: str, work: Callable[[], T], then: Callable[[T], object] = lambda _: None) -> bool:
-        """Have some work done, unless the same is under way already or all is ending; whether it was begun."""
+        """Start some work, unless the same is running or the group is ending; return whether it was started."""
         if self._closed or what in self._under_way:
             return False
         future = self._pool.submit(work)
@@ -35,9 +35,9 @@ class BackgroundTasks:
         return True
 
     def finish(self, ending: bool = False) -> None:
-        """Do what follows from work that has ended; work that failed is told of, and asked for again some time.
+        """Handle results of work that has ended; failures are logged, and the work is started again some time later.
 
-        `ending`: what fails now was cut off, and nobody need be told.
+        `ending`: failures are consequences of the stop and are not logged as warnings.
         """
         if not self._under_way:
             return
@@ -46,7 +46,7 @@ class BackgroundTasks:
             try:
                 then(future.result())
             except Exception as error:
-                # Whatever it is, it ends this piece of work and nothing else.
+                # Any exception ends this piece of work only.
                 log.log(
                     logging.DEBUG if ending else logging.WARNING,
                     "%s did not succeed: %s", what, advise(error).message,
@@ -54,6 +54,6 @@ class BackgroundTasks:
                 log.debug("the cause", exc_info=error)
 
     def close(self) -> None:
-        """Wait for what is under way; nothing follows from it any more but `finish`."""
+        """Wait for running work; only `finish` may be called afterwards."""
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=False)

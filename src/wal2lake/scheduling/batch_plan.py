@@ -1,28 +1,28 @@
-"""What to apply next to a table: a pure reading of the manifests that it has not had yet.
+"""Plans the next batch of a table from the manifests that it has not applied. Pure.
 
-A plan covers whole manifests, so that it ends at a position common to the group. It stops in front of a manifest that
-holds something which can't be carried, and says what. Changes that were written with other columns than the lake table
-has are part of it: the table gets the columns of the last of them first. Only where rows are told apart by another key
-from some commit on does it end there, within a manifest.
+A plan covers whole manifests, so that it ends at a position common to the group. It ends before a manifest with
+something that can't be carried, and has the error. Changes that were written with other columns than those of the lake
+table are included: the table gets the last columns first. Only where a commit changes the key does it end at that
+commit, within a manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from .. import errors
-from ..changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
+from ..change import Truncation
+from ..changelog import ChangeLog, Manifest, ManifestEntry, Segment, refused
 from ..errors import CopyNeeded, Wal2LakeError
 from ..evolution import Incompatible, Unclear, follow, keyed_as, numbered, rekeyed, require_fillable, with_leaves
-from ..lake.model import Applied, Batch
+from ..lake import Applied, Batch, copied, still_visible
 from ..position import ZERO, Lsn
-from ..reconcile.change_policy import FOLLOW, Policy, unfollowed
+from ..reconcile import FOLLOW, Policy, unfollowed
 from ..schema import TableSchema
+from ..visibility import Visibility
 
 BATCH_BYTES = 512 * 1024 * 1024
-"""of segments as they are on disk; a transaction that is larger makes a batch of its own"""
+"""bytes of segments on disk; a larger transaction is a batch of its own"""
 BATCH_SEGMENTS = 2000
 """each is a file for Spark to open"""
 BATCH_ROWS = 20_000_000
@@ -30,7 +30,7 @@ BATCH_ROWS = 20_000_000
 
 @dataclass(frozen=True)
 class Limit:
-    """What a batch may hold at most; a manifest that is larger makes a batch of its own."""
+    """Limits of a batch; a larger manifest is a batch of its own."""
 
     bytes: int = BATCH_BYTES
     segments: int = BATCH_SEGMENTS
@@ -42,35 +42,43 @@ LIMIT = Limit()
 
 @dataclass(frozen=True)
 class LogView:
-    """The parts of the change log that a plan looks at."""
+    """The parts of the change log that a plan uses."""
 
     schema: Callable[[int, int], TableSchema]
     """of a table's oid and a schema version"""
-    path: Callable[[Segment], Path]
+    uri: Callable[[Segment], str]
     commits: Callable[[Segment], tuple[Lsn, Lsn]]
     """lowest and highest commit LSN in a segment"""
     begins: Callable[[Segment], tuple[Lsn, int]]
     """commit LSN and seq of a segment's first change"""
+    verify: Callable[[Segment], None]
+    """raises ChangeLogDamaged if a segment differs from what was written"""
+    transactions: Callable[[Segment], Collection[tuple[Lsn, int]]]
+    """commit LSN and xid of its changes"""
+
+    @classmethod
+    def of(cls, log: ChangeLog) -> LogView:
+        return cls(log.schema, log.uri, log.commits, log.begins, log.verify, log.transactions)
 
 
 @dataclass(frozen=True)
 class Until:
-    """A position within the log that a batch must not pass, and partitions whose changes before it don't count."""
+    """A position in the log that a batch must not pass, and partitions whose changes before it are skipped."""
 
     lsn: Lsn
     left_out: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     batch: Batch | None
-    """what can be applied; None: not even a position to move to"""
+    """what can be applied; None: nothing, not even a position"""
     obstacle: Wal2LakeError | None
-    """what stands after it, and has to be dealt with before anything more is applied"""
+    """the error that comes after it, to be handled before more is applied"""
 
 
 class _Obstacle(Exception):
-    """a change that the plan ends in front of"""
+    """a change before which the plan ends"""
 
     def __init__(self, error: Wal2LakeError) -> None:
         self.error = error
@@ -79,26 +87,28 @@ class _Obstacle(Exception):
 @dataclass
 class _Gathered:
     schema: TableSchema
-    """what the table's columns are to be"""
+    """the table's columns after the batch"""
     followed: int
-    """the version up to which its columns had followed"""
-    segments: list[tuple[Path, Segment]] = field(default_factory=list)
+    """the schema version that its columns had"""
+    segments: list[tuple[str, Segment]] = field(default_factory=list)
     written: dict[int, TableSchema] = field(default_factory=dict)
     truncations: list[Truncation] = field(default_factory=list)
     bytes: int = 0
     rows: int = 0
     last: Manifest | None = None
     straddles: bool = False
+    visibility: Visibility | None = None
+    """of the copy, if its snapshot sees transactions of these manifests"""
     ends: Lsn | None = None
-    """where it ends within the manifest after the last"""
+    """its end within the manifest after the last"""
     since: Lsn = ZERO
     """a commit at which the source had that schema"""
     leaves: set[int] = field(default_factory=set)
-    """partitions that the changes are in"""
+    """partitions of the changes"""
     until: Until | None = None
 
-    def full(self, cut: TableCut, limit: Limit) -> bool:
-        """Whether one more manifest would be too much."""
+    def full(self, cut: ManifestEntry, limit: Limit) -> bool:
+        """Whether one more manifest would exceed the limits."""
         return bool(self.segments) and (
             self.bytes + cut.bytes > limit.bytes
             or self.rows + cut.rows > limit.rows
@@ -106,7 +116,7 @@ class _Gathered:
         )
 
 
-def plan(
+def plan_batch(
     applied: Applied,
     manifests: Iterable[Manifest],
     log: LogView,
@@ -114,10 +124,10 @@ def plan(
     newest: Manifest | None = None,
     policy: Policy = FOLLOW,
     exchanged: Until | None = None,
-) -> Plan:
-    """The next batch for a table from manifests in order; those that it has already are passed over.
+) -> BatchPlan:
+    """The next batch for a table from manifests in order; those that it has already are skipped.
 
-    With `newest`, manifests that do not name the table may be left out; a batch that takes all then ends there.
+    With `newest`, manifests that do not name the table may be missing; a batch that takes all then ends there.
     With `exchanged`, it ends at that position at the latest.
     """
     gathered = _Gathered(applied.schema, applied.schema.version, until=exchanged)
@@ -129,17 +139,20 @@ def plan(
         cut = manifest.tables.get(oid)
         straddles = manifest.from_lsn < applied.lsn
         beyond = exchanged is not None and manifest.to_lsn > exchanged.lsn
+        visibility = still_visible(applied.visibility, manifest.from_lsn)
         if cut is not None and exchanged is not None and beyond:
             cut = _until(cut, exchanged.lsn, log)
         if cut is not None:
             if gathered.full(cut, limit):
                 break
             try:
-                _take(gathered, cut if not straddles else _rest(cut, applied.lsn, log), log, policy)
+                rest = cut if not straddles else _rest(cut, applied.lsn, log)
+                _take(gathered, rest if visibility is None else _uncopied(rest, visibility, log), log, policy)
             except (_Obstacle, Incompatible, Unclear) as error:
                 obstacle = error.error if isinstance(error, _Obstacle) else unfollowed(applied.schema, error, policy)
                 break
         gathered.straddles |= straddles
+        gathered.visibility = visibility or gathered.visibility
         if exchanged is not None and beyond and gathered.ends is None:
             gathered.ends = exchanged.lsn
         if gathered.ends is not None:
@@ -149,17 +162,17 @@ def plan(
         if gathered.last is not None and newest is not None and newest.number > gathered.last.number:
             gathered.last = newest
     if isinstance(obstacle, CopyNeeded):
-        # The copy has all that comes before it, too.
-        return Plan(None, obstacle)
+        # The copy includes everything before it.
+        return BatchPlan(None, obstacle)
     try:
         require_fillable(applied.schema, gathered.schema)
     except Incompatible as error:
-        return Plan(None, unfollowed(applied.schema, error, policy))
-    return Plan(_batch(gathered, applied), obstacle)
+        return BatchPlan(None, unfollowed(applied.schema, error, policy))
+    return BatchPlan(_batch(gathered, applied), obstacle)
 
 
-def _rest(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
-    """What a table has in a manifest without all that is below a position; a segment may begin below it."""
+def _rest(cut: ManifestEntry, lsn: Lsn, log: LogView) -> ManifestEntry:
+    """A table's part of a manifest without changes below a position; a segment may begin below it."""
     return replace(
         cut,
         segments=tuple(segment for segment in cut.segments if not lsn.includes(log.commits(segment)[1])),
@@ -168,8 +181,22 @@ def _rest(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
     )
 
 
-def _until(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
-    """What a table has in a manifest without all that is not below a position; a segment may end after it."""
+def _uncopied(cut: ManifestEntry, visibility: Visibility, log: LogView) -> ManifestEntry:
+    """A table's part of a manifest without what its copy includes; a segment may have changes of both kinds."""
+    return replace(
+        cut,
+        segments=tuple(
+            segment
+            for segment in cut.segments
+            if not all(visibility.sees(lsn, xid) for lsn, xid in log.transactions(segment))
+        ),
+        truncations=tuple(truncation for truncation in cut.truncations if not copied(truncation, visibility)),
+        refusals=tuple(refusal for refusal in cut.refusals if not copied(refusal, visibility)),
+    )
+
+
+def _until(cut: ManifestEntry, lsn: Lsn, log: LogView) -> ManifestEntry:
+    """A table's part of a manifest below a position; a segment may end after it."""
     return replace(
         cut,
         segments=tuple(segment for segment in cut.segments if lsn.includes(log.commits(segment)[0])),
@@ -178,8 +205,8 @@ def _until(cut: TableCut, lsn: Lsn, log: LogView) -> TableCut:
     )
 
 
-def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> None:
-    """Add what a manifest has for the table, or nothing of it. Raises _Obstacle, Incompatible or Unclear."""
+def _take(gathered: _Gathered, cut: ManifestEntry, log: LogView, policy: Policy) -> None:
+    """Add the table's part of a manifest, or nothing of it. Raises _Obstacle, Incompatible or Unclear."""
     for refusal in cut.refusals:
         raise _Obstacle(refused(refusal))
     schema, since = gathered.schema, gathered.since
@@ -187,8 +214,8 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
     taken: list[Segment] = []
     for segment in _in_order(cut.segments, log):
         own = log.schema(cut.oid, segment.schema)
-        # Columns that the lake table was given before its changes could be applied are not taken back; a key is: it
-        # tells the rows of these very changes apart.
+        # New columns that the lake table has before its changes could be applied stay; a new key does not, because it
+        # decides how these very changes are matched.
         followed = segment.schema <= gathered.followed
         following = keyed_as(schema, own) if followed else follow(schema, own, policy.keep_dropped)
         if rekeyed(schema, following) and (gathered.segments or taken):
@@ -201,7 +228,7 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
         gathered.written[segment.schema] = own
         taken.append(segment)
     gathered.schema, gathered.since, gathered.ends = schema, since, ends
-    gathered.segments += [(log.path(segment), segment) for segment in taken]
+    gathered.segments += [(log.uri(segment), segment) for segment in taken]
     gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
     gathered.bytes += sum(segment.bytes for segment in taken)
     gathered.leaves.update(leaf for segment in taken for leaf in segment.leaves)
@@ -209,14 +236,14 @@ def _take(gathered: _Gathered, cut: TableCut, log: LogView, policy: Policy) -> N
 
 
 def _in_order(segments: Sequence[Segment], log: LogView) -> Sequence[Segment]:
-    """Segments by their first change. Partitions are described one by one, so versions alone don't tell the order."""
+    """Segments by their first change. Partitions are described one by one, so versions alone don't give the order."""
     if len({segment.schema for segment in segments}) == 1:
         return segments
     return sorted(segments, key=log.begins)
 
 
 def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
-    """The commit from which on rows have another key. Raises Incompatible if rows of that commit have the old one."""
+    """The commit from which rows have another key. Raises Incompatible if rows of that commit have the old one."""
     first = log.commits(segment)[0]
     if any(log.commits(earlier)[1] >= first for earlier in before):
         raise Incompatible("its key changed within a transaction that changed its rows, too")
@@ -241,15 +268,5 @@ def _batch(gathered: _Gathered, applied: Applied) -> Batch | None:
         since=gathered.since,
         end_before=gathered.until.lsn if gathered.until is not None else None,
         left_out=left_out,
+        visibility=gathered.visibility,
     )
-
-
-def refused(refusal: Refusal) -> Wal2LakeError:
-    """The error that a refusal in the change log stands for."""
-    if refusal.error == "OperationRefused":
-        # Of a change log that an older version has written.
-        return CopyNeeded(table=refusal.fields["table"], cause="a change does not tell which row is meant")
-    kind = getattr(errors, refusal.error, None)
-    if not (isinstance(kind, type) and issubclass(kind, Wal2LakeError)):
-        kind = errors.TableError
-    return kind(**refusal.fields)

@@ -1,30 +1,27 @@
-"""Where the stream of a group comes from: its slot, its change log, its capture process, and what stands in their way.
+"""The stream of a group: its slot, change log and capture process, and errors of them.
 
-open    the log and the slot belong together, or are made together at the very first start
-look    how the capture fares; one that ended is started again
-lost    the stream has a gap: nothing after it can be captured until all starts over with a new slot
+open    the log and the slot belong together, or are created together at the first start
+look    state of the capture process; one that ended is restarted
+lost    the stream has a gap: nothing after it can be captured until a new slot is created
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import partial
-from time import monotonic
+from datetime import datetime
 
 from .. import errors
-from ..capture.process import CaptureProcess
-from ..capture.report import CaptureReport, CaptureState
-from ..changelog import ChangeLog
-from ..changelog.backlog import Backlog
-from ..config import Config, GroupConfig
+from ..capture import CaptureReport, CaptureState, MakeCapture
+from ..changelog import Backlog, ChangeLog
+from ..clock import Clock
+from ..config import GroupConfig
 from ..errors import Advice, ChangeLogDamaged, SlotLost, Wal2LakeError, advise
 from ..position import ZERO, Lsn
 from ..quoting import literal
 from ..retry import GROUP
-from ..source.database import Source
-from ..source.locking import Patience
+from ..source import SourceDatabase
+from ..source.sessions import Patience
 from ..state.lifecycle import GroupState
 from .cadence import Freshness
 from .initial_copies import OpenSnapshot
@@ -33,18 +30,20 @@ from .state_writer import StateWriter
 log = logging.getLogger(__name__)
 
 GIVE_UP_SECONDS = 20.0
-"""how long a capture that never got through may fail before the run ends with its error"""
+"""limit for a capture that never connected to keep failing, after which the run ends with its error"""
 ASK_SECONDS = 1.0
 GAPS = (SlotLost, errors.SourceReplaced, errors.SourceRestored, ChangeLogDamaged)
-"""errors of the capture after which the stream can't go on where it was"""
+"""errors of capture after which the stream can't continue"""
 
 
 class CaptureLink:
     def __init__(
-        self, config: Config, group: GroupConfig, source: Source, changelog: ChangeLog, backlog: Backlog,
-        state_writer: StateWriter, wake: Callable[[], object], patience: Patience, resync_on_gap: bool = False,
+        self, group: GroupConfig, source: SourceDatabase, changelog: ChangeLog, backlog: Backlog,
+        state_writer: StateWriter, make_capture: MakeCapture, wake: Callable[[], object], patience: Patience,
+        clock: Clock, resync_on_gap: bool = False,
     ) -> None:  # fmt: skip
-        """`resync_on_gap`: tables are re-copied after a gap by themselves."""
+        """`resync_on_gap`: tables are re-copied after a gap without a command."""
+        self._make_capture, self._wake, self._clock = make_capture, wake, clock
         self._patience, self._resync_on_gap = patience, resync_on_gap
         self._group, self._source, self._log, self._backlog, self._state_writer = (
             group,
@@ -53,44 +52,43 @@ class CaptureLink:
             backlog,
             state_writer,
         )
-        self._new_capture = partial(CaptureProcess, config, group, wake)
-        self._capture = self._new_capture()
-        self._heard = CaptureReport()
-        self._began = monotonic()
+        self._capture = make_capture(wake)
+        self._report = CaptureReport()
+        self._began = self._clock.monotonic()
         self._again = self._flush_requested = 0.0
-        self.freshness = Freshness(group.flush_interval, self.request_flush)
-        self._still_since: datetime | None = None
+        self.freshness = Freshness(group.flush_interval, self.request_flush, clock)
+        self._stalled_since: datetime | None = None
         self._damaged = False
         """part of the change log can't be read"""
         self.lost: Advice | None = None
-        """what to do about a gap in the stream; None if it has none"""
+        """the remedy for a gap in the stream; None if there is none"""
 
     @property
     def connected(self) -> bool:
-        """Whether the stream has ever been open, as far as it was looked at."""
-        return self._heard.connected_once
+        """Whether the stream has been open, by the last report."""
+        return self._report.connected_once
 
     @property
     def appends(self) -> bool:
         """Whether the stream has the publication of append-only tables."""
-        return self._heard.appends
+        return self._report.appends
 
     @property
     def logged(self) -> Lsn:
-        """Everything that committed below this is in the backlog, if it concerns a table of ours."""
+        """Everything that committed below this is in the backlog, if it is about a mirrored table."""
         if not self._backlog.complete:
             return self._backlog.position
-        # What was heard before the manifests were read: a table that none of them names is there, too.
-        return max(self._heard.logged_lsn, self._backlog.position)
+        # The report was read before the manifests, so it also covers tables that none of them names.
+        return max(self._report.logged_lsn, self._backlog.position)
 
     @property
-    def told(self) -> Lsn:
-        """What the source may be told of the position: nothing before the capture has found it to be the same still."""
-        return self.logged if self._heard.state is CaptureState.STREAMING else ZERO
+    def logged_to_store(self) -> Lsn:
+        """The position that may be written to the source; none before capture has verified the source."""
+        return self.logged if self._report.state is CaptureState.STREAMING else ZERO
 
     def open(self) -> OpenSnapshot | None:
-        """Open the change log; at the very first start make the slot too, and keep its snapshot for the copies."""
-        self._began = monotonic()
+        """Open the change log; at the first start create the slot, too, and keep its snapshot for the copies."""
+        self._began = self._clock.monotonic()
         if self._log.started:
             self._log.must_be_from(self._source.identity())
             return None
@@ -98,13 +96,13 @@ class CaptureLink:
         return self._new_slot()
 
     def require_own_slot(self) -> None:
-        """Raises SlotLost if there is a slot of the group's name that the change log of this lake is not from."""
+        """Raises SlotLost if a slot with the group's name exists that this lake's change log was not read from."""
         if not self._log.exists and self._source.slot() is not None:
             name = self._source.slot_name
             raise SlotLost(
                 slot=name,
                 lsn="its own last position",
-                cause="exists already, and the change log of this lake knows nothing of it",
+                cause="exists already, and is not the slot of this lake's change log",
                 remedy=f"if another mirror uses it, give the group {self._group.name} another name in [[groups]]; "
                 f"if none does: SELECT pg_drop_replication_slot({literal(name)})",
             )
@@ -116,43 +114,45 @@ class CaptureLink:
         self._capture.stop()
 
     def request_flush(self, until: Lsn = ZERO) -> None:
-        """Have all that was committed so far, or up to a position, in the log without waiting for the interval."""
+        """Request everything that was committed so far, or up to a position, to be logged without delay."""
         self._capture.request_flush(until)
 
-    def ask(self) -> None:
-        """Ask where the stream is, not too often: a table that nobody writes to has caught up all the same."""
-        if monotonic() - self._flush_requested > ASK_SECONDS:
-            self._flush_requested = monotonic()
+    def request_position(self) -> None:
+        """Ask for the position of the stream, not too often: a table without changes has caught up, too."""
+        if self._clock.monotonic() - self._flush_requested > ASK_SECONDS:
+            self._flush_requested = self._clock.monotonic()
             self._capture.request_flush()
 
     def fresh(self) -> bool:
-        """Whether the backlog has what was complete a moment ago; if not, that is asked for, and there very soon."""
-        heard = self._heard
+        """Whether the backlog has what was complete a moment ago; if not, a flush is requested."""
+        heard = self._report
         if heard.state is not CaptureState.STREAMING or heard.budget.paused:
             return True
-        return self.freshness.given(self._backlog.seen, self._backlog.read_at, heard.answers)
+        return self.freshness.may_begin(self._backlog.seen, self._backlog.read_at, heard.answers)
 
-    def look(self, ending: bool) -> None:
-        """Take in what the capture reports. Raises its error if that is to end the run, which is `ending` anyway."""
+    def check(self, ending: bool) -> None:
+        """Take in the report of capture. Raises its error if that ends the run; `ending`: it ends anyway."""
         report = self._capture.report()
         error = report.error
-        if report is self._heard and error is None and self.lost is None:
+        if report is self._report and error is None and self.lost is None:
             return
-        self._heard = report
+        self._report = report
         self._state_writer.note(warning=report.budget.warning, changelog_bytes=report.budget.bytes)
-        self._note_standing(error is not None or report.budget.paused)
+        self._note_stall(error is not None or report.budget.paused)
         if error is None:
             return
         if isinstance(error, GAPS):
             self.lose(error)
-        elif (report.fatal and ending) or (not report.connected_once and monotonic() - self._began > GIVE_UP_SECONDS):
+            return
+        now = self._clock.monotonic()
+        if (report.fatal and ending) or (not report.connected_once and now - self._began > GIVE_UP_SECONDS):
             raise error
-        elif report.fatal and monotonic() >= self._again:
-            self._again = monotonic() + GROUP.first
+        if report.fatal and now >= self._again:
+            self._again = now + GROUP.first
             self._capture.start()
 
     def lose(self, error: Wal2LakeError) -> None:
-        """The stream has a gap, or what was captured of it can't be read."""
+        """The stream has a gap, or part of the captured changes can't be read."""
         if self.lost is None:
             healed = self._resync_on_gap
             remedy = "No action needed: the tables are re-copied" if healed else error.remedy
@@ -164,35 +164,43 @@ class CaptureLink:
 
     @property
     def trouble(self) -> Advice | None:
-        """Why nothing can be captured, as far as it was looked at; None when all is well."""
+        """Why nothing can be captured, by the last report; None: nothing is wrong."""
         if self.lost is not None:
             return self.lost
-        return advise(self._heard.error) if self._heard.error is not None else None
+        return advise(self._report.error) if self._report.error is not None else None
 
-    def _note_standing(self, stands_still: bool) -> None:
-        if not stands_still:
-            self._still_since = None
-        elif self._still_since is None:
-            self._still_since = datetime.now(UTC)
-        self._state_writer.note(still_since=self._still_since)
+    def _note_stall(self, stalled: bool) -> None:
+        if not stalled:
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = self._clock.now()
+        self._state_writer.note(still_since=self._stalled_since)
 
     def start_over(self) -> OpenSnapshot:
-        """Make another slot in the place of one that is lost, and capture from there."""
+        """Replace a lost slot by a new one, and capture from there."""
         log.warning("group %s starts over with a new slot", self._group.name)
         self._capture.stop()
         opened = self._new_slot()
-        self._backlog.begin(self._damaged)
+        try:
+            self._backlog.begin(self._damaged)
+        except BaseException:
+            opened.close()
+            raise
         self._damaged = False
-        # Positions of a restored database are lower: what the last capture told means nothing now.
-        self._capture, self._heard, self.lost = self._new_capture(), CaptureReport(), None
+        # Positions of a restored database are lower, so those of the last capture are dropped.
+        self._capture, self._report, self.lost = self._make_capture(self._wake), CaptureReport(), None
         self._capture.start()
         self._state_writer.note(state=GroupState.RUNNING, error=None, remedy=None)
         return opened
 
     def _new_slot(self) -> OpenSnapshot:
-        # The log is made before the slot, so that a slot left by a crash in between is known as ours.
+        # The log is created first, so that after a crash in between the slot is known to be ours.
         self._log.create(self._source.identity(), self._source.slot_name)
         self._source.drop_slot()
         opened = self._source.create_slot(self._patience)
-        self._log.begin(opened.snapshot.lsn, self._source.appends(), self._damaged)
+        try:
+            self._log.begin(opened.snapshot.lsn, self._source.appends(), self._damaged, opened.snapshot.token)
+        except BaseException:
+            opened.close()
+            raise
         return opened

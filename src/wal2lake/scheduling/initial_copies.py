@@ -1,38 +1,33 @@
-"""Initial copies, in rounds: one table, or several that are all read at one exported snapshot.
+"""Initial copies, in rounds: one table, or several that are read at one exported snapshot.
 
-Tables are copied on their own as a rule, some at the same time, so that none waits for another. Those of a first start
-have the snapshot of the group's own slot in common, and those that were asked for together one of their own.
-The snapshot is opened by the first copy that begins and closed by the last that ends, whatever its outcome; opening it
-may wait for transactions of others to end, so it never happens on the scheduler's own thread.
+Usually each table is copied at its own snapshot, several at once, so that none waits for another. Tables of a first
+start share the snapshot of the group's own slot, and those that were requested together share another one. The first
+copy of a round opens the snapshot and the last one closes it, whatever its outcome. Opening may wait for transactions
+of others, so it never happens on the loop's thread.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 from typing import Protocol
 
 from ..errors import CopyFailed
-from ..lake import Lake
-from ..lake.model import Applied, Into
-from ..observe.progress import Progress
-from ..reconcile.lake_names import LakeNames
-from ..reconcile.table_runtime import TableRuntime
+from ..executor import Executor, Future, Queue
+from ..lake import Applied, Into, LakeTables
+from ..observe import Progress
+from ..reconcile import LakeNames, TableRuntime
 from ..schema import TableSchema
-from ..source.database import Source
-from ..source.locking import Patience
-from ..source.model import ExportedSnapshot
+from ..source import ExportedSnapshot, SourceDatabase
+from ..source.sessions import Patience
 from .worker_pool import WorkerSlots, end
 
 log = logging.getLogger(__name__)
 
 
 class OpenSnapshot(Protocol):
-    """An exported snapshot and the connection that keeps it alive."""
+    """An exported snapshot and the connection that holds it."""
 
     @property
     def snapshot(self) -> ExportedSnapshot: ...
@@ -41,45 +36,47 @@ class OpenSnapshot(Protocol):
 
 
 class Copies:
-    """The workers that copy tables of one group. `copied` is told of each copy that is committed, on its thread.
+    """The workers that copy tables of one group. `copied` is called for each committed copy, on its thread.
 
-    `may_copy` raises where a table, as it is when its copy begins, is not to be copied.
+    `may_copy` raises if a table, as it is when its copy begins, must not be copied.
     """
 
     def __init__(
-        self, slots: WorkerSlots, source: Source, lake: Lake, progress: Progress,
+        self, slots: WorkerSlots, source: SourceDatabase, lake: LakeTables, progress: Progress,
         may_copy: Callable[[TableSchema], object], copied: Callable[[TableRuntime], object], done: Callable[[], object],
         patience: Patience, lake_names: LakeNames, keeps: Callable[[TableSchema], bool], epoch: Callable[[], int],
+        executor: Executor,
     ) -> None:  # fmt: skip
-        """`keeps`: whether rows of partitions that went stay in the lake."""
+        """`keeps`: whether rows of dropped partitions stay in the lake."""
         self._may_copy, self._patience, self._lake_names, self._keeps = may_copy, patience, lake_names, keeps
-        self._epoch = epoch
+        self._epoch, self._executor = epoch, executor
         self._source, self._lake, self._progress, self._copied, self._done = source, lake, progress, copied, done
         self._slots = slots
         self._rounds: list[CopyRound] = []
-        self._ended: SimpleQueue[TableRuntime] = SimpleQueue()
+        self._ended: Queue[TableRuntime] = executor.queue()
         self._parts: list[Future[Applied]] = []
 
     @property
     def may_start(self) -> bool:
-        """Whether there is a worker for a copy; if not, `done` is called when there is one."""
-        return self._slots.mine(self, self._done)
+        """Whether a worker is free for a copy; if not, `done` is called when one is."""
+        return self._slots.may_begin(self, self._done)
 
     def start(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
-        """Copy tables at a snapshot that is open, or at one that is opened for them."""
-        copy_round = CopyRound(tables, partial(self._source.open_snapshot, self._patience), self._copy, opened)
+        """Copy tables at an open snapshot, or at one that is opened for them."""
+        open_snapshot = partial(self._source.open_snapshot, self._patience)
+        copy_round = CopyRound(tables, open_snapshot, self._copy, self._executor, opened)
         self._rounds.append(copy_round)
         copy_round.start(partial(self._slots.begin, self), self._end)
 
     def start_part(self, table: TableRuntime, work: Callable[[], Applied]) -> None:
-        """Copy a part of a table, which goes on from where it is."""
+        """Exchange partitions of a table, which continues at its position."""
         job = self._slots.begin(self, work)
         table.start(job)
         self._parts = [part for part in self._parts if not part.done()]
         self._parts.append(job)
         job.add_done_callback(lambda _: self._end(table))
 
-    def nothing_waits(self) -> None:
+    def leave_queue(self) -> None:
         """No table waits for a copy."""
         self._slots.leave(self)
 
@@ -91,9 +88,9 @@ class Copies:
         return tables
 
     def close(self, cancel: Callable[[], object] = lambda: None) -> None:
-        """Wait for what is under way, which `cancel` hastens; what has not begun is left."""
+        """Wait for running copies, after `cancel`; those that have not begun are dropped."""
         self._slots.leave(self)
-        end(self._parts, cancel)
+        end(self._parts, cancel, self._executor)
         for copy_round in self._rounds:
             copy_round.end(cancel)
 
@@ -129,13 +126,13 @@ class Copies:
 
     def _into(self, table: TableRuntime) -> Into:
         formerly = self._lake_names.take(table)
-        # Only what a table begins with may be left out: a resync is asked for because of the rows.
+        # Only a new table may start without its rows: a resync is requested because of the rows.
         filled = table.spec is None or table.spec.copy or table.record.last_commit_at is not None
         return Into(table.target, formerly, filled, self._keeps(table.schema), table.record.version.commit)
 
 
 def rounds(tables: Sequence[TableRuntime]) -> list[list[TableRuntime]]:
-    """Which tables are copied at one snapshot: those that were asked for together, and else each at its own."""
+    """Groups of tables that are copied at one snapshot: those requested together, otherwise each alone."""
     found: dict[object, list[TableRuntime]] = {}
     for table in tables:
         found.setdefault(table.round or table.schema.oid, []).append(table)
@@ -145,10 +142,11 @@ def rounds(tables: Sequence[TableRuntime]) -> list[list[TableRuntime]]:
 class CopyRound:
     def __init__(
         self, tables: Sequence[TableRuntime], open_snapshot: Callable[[], OpenSnapshot],
-        copy: Callable[[TableRuntime, ExportedSnapshot], Applied], opened: OpenSnapshot | None = None,
+        copy: Callable[[TableRuntime, ExportedSnapshot], Applied], executor: Executor,
+        opened: OpenSnapshot | None = None,
     ) -> None:  # fmt: skip
         self._tables, self._open, self._copy = tables, open_snapshot, copy
-        self._lock = threading.Lock()
+        self._executor, self._lock = executor, executor.lock()
         self._opened = opened
         self._left = len(tables)
         self._jobs: list[Future[Applied]] = []
@@ -182,8 +180,8 @@ class CopyRound:
         return self._left == 0
 
     def end(self, cancel: Callable[[], object]) -> None:
-        """Wait for the copies under way, which `cancel` hastens; those that have not begun are left."""
-        end(self._jobs, cancel)
+        """Wait for running copies, after `cancel`; those that have not begun are dropped."""
+        end(self._jobs, cancel, self._executor)
         self.close()
 
     def close(self) -> None:

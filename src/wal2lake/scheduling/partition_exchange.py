@@ -1,30 +1,28 @@
-"""Exchanging single partitions of a table: brought to a snapshot's position exactly, then their rows at that snapshot.
+"""Exchanges single partitions of a table: applies changes up to a snapshot's position, then copies their rows at it.
 
-    snapshot at C ──► partitions as they are at C ──► changes up to C ──► one commit: rows within their bounds give way
+    snapshot at C ──► partitions at C ──► changes up to C ──► one commit that replaces the rows within their bounds
 
-Changes of those partitions before C are left out, since the copy has them. Where bounds don't tell the rows apart, the
-whole table is copied instead.
+Changes of those partitions before C are skipped, because the copy includes them. If bounds do not identify the rows,
+the whole table is copied instead.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ..changelog import Manifest, verify
+from ..changelog import Manifest
 from ..errors import CommitFailed, CopyNeeded, LakeInconsistent
 from ..evolution import Incompatible, Unclear, doubted, follow, moved, require_fillable, texts_differ, with_heaps
-from ..lake import Lake
-from ..lake.exchange import Exchange, exchange, of_partitions
-from ..lake.model import Applied
+from ..executor import Executor
+from ..lake import Applied, Exchange, LakeTables, exchange, of_partitions
 from ..position import ZERO, Lsn
-from ..reconcile.change_policy import Policy, unfollowed
+from ..reconcile import Policy, unfollowed
 from ..schema import TableSchema
-from ..source.database import Source
-from ..source.locking import Patience
-from .batch_plan import LogView, Until, plan
+from ..source import SourceDatabase
+from ..source.sessions import Patience
+from .batch_plan import LogView, Until, plan_batch
 
 log = logging.getLogger(__name__)
 
@@ -32,42 +30,47 @@ _LOOK_SECONDS = 0.1
 
 
 class PartitionExchanges:
-    """The work itself, on a worker's thread; the loop sees to it that the log gets to where it is `awaited`."""
+    """Runs on a worker's thread; the loop makes sure that the log reaches `awaited`."""
 
     def __init__(
-        self, source: Source, lake: Lake, view: LogView, patience: Patience, may_copy: Callable[[TableSchema], object],
-        logged: Callable[[], Lsn], manifests: Callable[[int], Iterable[Manifest]], wake: Callable[[], object],
-        epoch: Callable[[], int],
+        self, source: SourceDatabase, lake: LakeTables, view: LogView, patience: Patience,
+        may_copy: Callable[[TableSchema], object], logged: Callable[[], Lsn],
+        manifests: Callable[[int], Iterable[Manifest]], wake: Callable[[], object],
+        epoch: Callable[[], int], executor: Executor,
     ) -> None:  # fmt: skip
-        self._epoch = epoch
+        self._epoch, self._executor = epoch, executor
         self._source, self._lake, self._view, self._patience = source, lake, view, patience
         self._may_copy, self._logged, self._manifests, self._wake = may_copy, logged, manifests, wake
         self._awaited: dict[int, Lsn] = {}
 
     @property
     def awaited(self) -> Lsn:
-        """The highest position that the log is waited for to reach."""
+        """The highest position that work waits for the log to reach."""
         return max(list(self._awaited.values()), default=ZERO)
 
     def work(self, applied: Applied, policy: Policy) -> Applied:
-        """The table at the position of a new snapshot, with the partitions that the source has there.
+        """The table at the position of a new snapshot, with the partitions of the source at that snapshot.
 
-        Raises CopyNeeded where it takes a copy of the whole table, and CopyFailed if it is to be tried again.
+        Raises CopyNeeded if the whole table must be copied, and CopyFailed if it is to be retried.
         """
         oid = applied.schema.oid
         opened = self._source.open_snapshot(self._patience)
         try:
             snapshot = opened.snapshot
+            if snapshot.visibility is not None:
+                # Changes of other partitions are applied up to a position, and this snapshot does not equal one.
+                cause = "single partitions can be exchanged only at the snapshot of a replication connection"
+                raise CopyNeeded(table=str(applied.schema.id), cause=cause)
             with self._source.described_at(applied.schema, snapshot.name) as described:
                 self._may_copy(described)
                 try:
                     keep = policy.keep_partitions
                     until = Until(snapshot.lsn, _judged(applied.schema, described, keep).left_out)
-                    # From here on the lake table lacks changes of these partitions, which a crash must not hide.
+                    # From here on the lake table lacks changes of these partitions, which must survive a crash.
                     unknown = doubted(applied.schema, described, until.left_out)
                     at = self._lake.evolve(applied, unknown, self._source.table_id(oid), self._epoch())
                     at = self._with_columns(self._caught_up(at, until, policy), described, policy)
-                    # The changes may have told of more partitions, and columns may have got other names.
+                    # The changes may have added partitions, and columns may have been renamed.
                     what = _judged(at.schema, described, keep)
                 except (Incompatible, Unclear) as error:
                     raise unfollowed(applied.schema, error, policy) from error
@@ -83,32 +86,31 @@ class PartitionExchanges:
             opened.close()
 
     def _caught_up(self, applied: Applied, until: Until, policy: Policy) -> Applied:
-        """The table with all changes up to the snapshot that are not part of the exchange."""
+        """The table with all changes up to the snapshot that do not belong to the exchange."""
         oid = applied.schema.oid
         self._awaited[oid] = until.lsn
         self._wake()
-        idle = threading.Event()
         while self._logged() < until.lsn:
             if self._patience.stopped():
                 raise CommitFailed(table=str(applied.schema.id), cause="the run ends")
-            idle.wait(_LOOK_SECONDS)
+            self._executor.sleep(_LOOK_SECONDS)
         while applied.lsn < until.lsn:
-            planned = plan(applied, self._manifests(oid), self._view, policy=policy, exchanged=until)
+            planned = plan_batch(applied, self._manifests(oid), self._view, policy=policy, exchanged=until)
             if planned.batch is None:
                 if planned.obstacle is not None:
                     raise planned.obstacle
                 break
             if planned.batch.segments or planned.batch.truncations:
-                for path, segment in planned.batch.segments:
-                    verify(path, segment.sha256)
+                for _, segment in planned.batch.segments:
+                    self._view.verify(segment)
                 try:
                     applied = self._lake.apply(applied, planned.batch, self._source.table_id(oid), self._epoch())
                 except LakeInconsistent as error:
-                    cause = "changes refer to rows of a partition that has come and gone"
+                    cause = "changes refer to rows of a partition that was attached and detached again"
                     raise CopyNeeded(table=str(applied.schema.id), cause=cause) from error
             else:
                 batch = planned.batch
-                applied = replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+                applied = applied.at(batch.to_lsn, batch.to_manifest)
             if planned.obstacle is not None and applied.lsn < until.lsn:
                 raise planned.obstacle
         return applied
@@ -124,7 +126,7 @@ class PartitionExchanges:
 
 
 def _judged(lake: TableSchema, described: TableSchema, keep: bool) -> Exchange:
-    """What has to be exchanged; nothing, if somebody took back what was seen before."""
+    """The exchange to make; an empty one if what was seen before was undone."""
     partitions = moved(lake, described)
     if partitions is None:
         return Exchange((), (), frozenset())

@@ -1,6 +1,6 @@
-"""What the state store is told of a group and its tables: what has changed, not more than once a second.
+"""Writes changes of a group and its tables into the state store, at most once a second.
 
-It is written beside the loop, and may be out of reach: the mirror goes on, and what was not written is written later.
+It runs in the background. If the state store is unavailable, the mirror continues, and changes are written later.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 
-from ..changelog.witness import Witness
+from ..changelog import Witness
+from ..clock import Clock
 from ..errors import advise
 from ..position import Lsn
-from ..reconcile.registry import TableRegistry, Unsaved
+from ..reconcile import TableRegistry, Unsaved
 from ..state import GroupRecord, StateStore
 from ..state.lifecycle import GroupState
 from .background import BackgroundTasks
@@ -32,23 +32,25 @@ class StateWriter:
         tables: TableRegistry,
         store: StateStore,
         background: BackgroundTasks,
+        clock: Clock,
         witness: Witness | None = None,
     ) -> None:
-        """`witness`: of what the store was told, where it is in the source."""
+        """`witness`: of positions that were written, if the store is in the source database."""
         self._tables, self._store, self._background, self._witness = tables, store, background, witness
+        self._clock = clock
         self._record = GroupRecord(group, GroupState.STARTING, "", "wal")
         self._dirty = False
         self._saved = 0.0
 
     def note(self, **changes: object) -> None:
-        """Remember something of the group, to be written some time."""
+        """Change the record of the group; it is written later."""
         record = replace(self._record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
         if record != self._record:
             self._record, self._dirty = record, True
 
     def save(self, logged: Lsn) -> None:
-        """Have written what has changed, if it is time; the tables and the position are of one moment."""
-        elapsed = monotonic() - self._saved
+        """Write changes if it is time; tables and position are of one moment."""
+        elapsed = self._clock.monotonic() - self._saved
         dirty = elapsed > SAVE_SECONDS and (self._dirty or self._tables.dirty)
         if not dirty and elapsed <= IDLE_SAVE_SECONDS:
             return
@@ -58,7 +60,7 @@ class StateWriter:
         if not self._background.begin("writing the state store", write, then):
             self._written(tables, (tables, group))
         else:
-            self._saved = monotonic()
+            self._saved = self._clock.monotonic()
 
     def save_now(self, logged: Lsn) -> None:
         self._note_logged(logged)
@@ -77,16 +79,16 @@ class StateWriter:
     def _write(
         self, tables: Sequence[Unsaved], group: GroupRecord | None
     ) -> tuple[Sequence[Unsaved], GroupRecord | None]:
-        """Write records; those that could not be written."""
+        """Write records; return those that could not be written."""
         try:
             self._store.save_tables(each.record for each in tables)
             self._store.add_history([entry for each in tables for entry in each.history])
             tables = ()
             if group is not None:
-                # Last, so that whoever sees a group's position sees its tables at that position.
+                # Last, so that a group's position is never ahead of its tables.
                 self._write_group(group)
         except Exception as error:
-            # A full disk, too: what the store was told is noted in a file.
+            # Includes a full disk: written positions are also recorded in a file.
             log.warning("the state store could not be written: %s", advise(error).message)
             log.debug("the cause", exc_info=True)
             return tables, group

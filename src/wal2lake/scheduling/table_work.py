@@ -1,19 +1,16 @@
-"""What is done to the lake tables of a group: which is copied, applied to, altered or maintained next, and its outcome.
+"""Work on the lake tables of a group: which one is copied, applied to, altered or maintained next, and the results.
 
-Decisions are taken in the group's loop, by its one thread; the work itself runs on the workers that all groups share.
+Decisions are made on the loop's thread; the work runs on the workers that all groups share.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
 
-from ..changelog import ChangeLog, verify
-from ..changelog.backlog import Backlog
+from ..changelog import Backlog, ChangeLog
 from ..config import Config, GroupConfig
 from ..errors import (
     ChangeLogDamaged,
@@ -24,24 +21,19 @@ from ..errors import (
     advise,
 )
 from ..evolution import Incompatible, Unclear, follow, moved, texts_differ
-from ..lake import Lake
-from ..lake.model import Applied, Batch
-from ..observe.progress import Progress
+from ..executor import Event, Executor
+from ..lake import Applied, Batch, LakeTables
+from ..observe import Progress
 from ..position import Lsn
 from ..quoting import shell
-from ..reconcile.change_policy import unfollowed
-from ..reconcile.lake_names import LakeNames
-from ..reconcile.registry import TableRegistry
-from ..reconcile.renaming import Renaming
-from ..reconcile.schema_changes import ExchangeNeeded, SchemaChanges
-from ..reconcile.table_runtime import TableRuntime
+from ..reconcile import ExchangeNeeded, LakeNames, Renaming, SchemaChanges, TableRegistry, TableRuntime, unfollowed
 from ..schema import TableSchema
-from ..source import selection
-from ..source.database import Source
-from ..source.locking import Patience
-from ..state import GroupLease, StateStore
+from ..source import SourceDatabase
+from ..source.sessions import Patience
+from ..source.tables import require_masks
+from ..state import Lease, StateStore
 from ..state.lifecycle import TableState
-from .batch_plan import LogView, plan
+from .batch_plan import LogView, plan_batch
 from .cadence import Cadence
 from .capture_link import CaptureLink
 from .initial_copies import Copies, OpenSnapshot, rounds
@@ -58,19 +50,20 @@ ONCE_ATTEMPTS = 3
 class GroupParts:
     """What the loop of a group and the work on its tables share."""
 
-    source: Source
+    executor: Executor
+    source: SourceDatabase
     log: ChangeLog
     backlog: Backlog
-    lake: Lake
+    lake: LakeTables
     store: StateStore
-    lease: GroupLease
+    lease: Lease
     tables: TableRegistry
     lake_names: LakeNames
     renaming: Renaming
     capture: CaptureLink
     schema_changes: SchemaChanges
-    wake: threading.Event
-    stopping: threading.Event
+    wake: Event
+    stopping: Event
 
 
 class TableWork:
@@ -81,36 +74,42 @@ class TableWork:
         self._source, self._log, self._backlog, self._lake = parts.source, parts.log, parts.backlog, parts.lake
         self._store, self._lease, self._tables, self._renaming = parts.store, parts.lease, parts.tables, parts.renaming
         self._capture, self._schema_changes, self._stopping = parts.capture, parts.schema_changes, parts.stopping
-        self._view = LogView(self._log.schema, self._log.path, self._log.commits, self._log.begins)
+        self._view = LogView.of(self._log)
+        executor = parts.executor
+        self._clock = executor.clock
         patience, done = Patience(parts.stopping.is_set), parts.wake.set
-        self._jobs = TableJobs(workers.applies, done)
+        self._jobs = TableJobs(workers.applies, done, executor)
         self._copies = Copies(
             workers.copies, self._source, self._lake, progress, self._may_copy, self._copied, done, patience,
             parts.lake_names, lambda schema: self._schema_changes.policy(schema).keep_partitions,
-            lambda: self._lease.epoch,
+            lambda: self._lease.epoch, executor,
         )  # fmt: skip
         self._exchanges = PartitionExchanges(
             self._source, self._lake, self._view, patience, self._may_copy, lambda: self._capture.logged,
-            self._backlog.waiting, done, lambda: self._lease.epoch,
+            self._backlog.waiting, done, lambda: self._lease.epoch, executor,
         )  # fmt: skip
-        self._maintenance_queue = MaintenanceQueue(self._lake)
+        self._maintenance_queue = MaintenanceQueue(self._lake, self._clock)
         self._cadence = Cadence(group, config.tables)
         self.until: Lsn | None = None
-        """the position that a run which is to end must reach"""
+        """the position that `run --once` must reach"""
         self.deferred = False
-        """partitions of a table are to be exchanged, and no worker was free"""
+        """partitions of a table must be exchanged, and no worker was free"""
+
+    def end_at(self, position: Lsn) -> None:
+        """This is `run --once`, which ends when the tables have reached a position."""
+        self.until = position
 
     def start(self) -> None:
-        """Begin what the lake is to do; while Spark is started again, all of it waits."""
+        """Start work on the lake; during a restart of Spark all of it waits."""
         if self._capture.lost is None:
             self._tables.retry_interrupted()
             self._tables.retry()
         if not self._lease.recent:
-            # Somebody else may be writing these tables by now.
+            # Another process may be writing these tables.
             return
         self.copy_pending()
         for table in self._tables.awake:
-            self._consider(table)
+            self._enqueue_if_due(table)
         self._start_applies()
         self._start_evolving()
         self._start_maintenance()
@@ -133,7 +132,7 @@ class TableWork:
                 self._renamed(table, result)
             elif isinstance(result, Applied):
                 if table.state is TableState.SNAPSHOT and self._capture.lost is not None:
-                    # A copy that was made while the stream was lost has nothing to continue with.
+                    # A copy that was made while the stream was lost has no changes to continue with.
                     table.request_copy()
                 self._finished(table, result)
                 self._maintenance_queue.committed(table)
@@ -147,20 +146,19 @@ class TableWork:
     def copy_pending(self, opened: OpenSnapshot | None = None) -> None:
         pending = [
             table for table in self._tables.awake
-            if table.resync and table.job is None and not table.paused and table.leaving is None
+            if table.resync and table.job is None and not table.paused and table.dropped_at is None
             and table.refused is None and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
-        # Another table may have to give up the name first; one that was dropped gets what was captured of it.
+        # Another table may have to release the name first; a dropped one first gets what was captured of it.
         pending, hindered = self._renaming.ready(pending)
         for table, error in hindered:
-            table.hinder_copy()
-            self._fail(table, error)
-        # A slot that was made just now is there; an older one may be lost, and a copy would then be for nothing.
+            self._fail(table, error, copy_blocked=True)
+        # A new slot exists; an older one may be lost, and then a copy would be useless.
         followed = opened is not None or self._capture.connected
         if not pending or not followed or self._capture.lost is not None:
             if opened is not None:
                 opened.close()
-            self._copies.nothing_waits()
+            self._copies.leave_queue()
             return
         if opened is not None:
             self._begin_copies(pending, opened)
@@ -169,20 +167,20 @@ class TableWork:
             if not self._copies.may_start:
                 return
             self._begin_copies(tables)
-        self._copies.nothing_waits()
+        self._copies.leave_queue()
 
     def _is_streamed(self, table: TableRuntime) -> bool:
-        """Whether the stream has the publication that holds a table."""
+        """Whether the stream has the publication of a table."""
         return self._capture.appends or not self._source.append_only(table.schema)
 
     def _begin_copies(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
         for table in tables:
-            # What a copy may still hold is only deleted from here on: those that wait for a worker hold nothing.
+            # Manifests that a copy includes are deleted only from here on: waiting copies hold nothing.
             table.begin_copy(self._backlog.seen)
         self._copies.start(tables, opened)
 
     def _may_copy(self, schema: TableSchema) -> None:
-        selection.require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
+        require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
 
     def _copied(self, table: TableRuntime) -> None:
         if self._capture.lost is None:
@@ -190,8 +188,8 @@ class TableWork:
 
     # ---- applying
 
-    def _consider(self, table: TableRuntime) -> None:
-        """Put a table in line for a worker if something waits for it."""
+    def _enqueue_if_due(self, table: TableRuntime) -> None:
+        """Queue a table for a worker if changes wait for it."""
         renamed = self._renaming.step(table)
         if isinstance(renamed, Wal2LakeError):
             self._not_renamed(table, renamed)
@@ -199,24 +197,37 @@ class TableWork:
             self._jobs.enqueue(table)
             return
         applied = table.applied
-        if not table.active or table.job is not None or applied is None or table.resync:
+        if table.job is not None or applied is None or table.resync:
+            return
+        if table.retention.as_partition is not None:
+            self._look_at_former_partition(table, applied.lsn)
+        if not table.active or table.resync:
             return
         catching_up = table.state is TableState.CATCHUP and not table.caught_up(self._capture.logged)
         if catching_up and table.waiting is None:
-            self._capture.ask()
+            self._capture.request_position()
         if self._commit_due(table, applied):
             self._jobs.enqueue(table)
+
+    def _look_at_former_partition(self, table: TableRuntime, lsn: Lsn) -> None:
+        """It was attached somewhere and detached again, unseen: changes of that time are in the other table's log."""
+        if not self._backlog.captured_as_partition(table.schema.oid, lsn):
+            table.note_partition(None)
+        elif table.active:
+            self._fail(table, CopyNeeded(table=table.name, cause="it was a partition of another table for a while"))
+        else:
+            self.request_copy(table)
 
     def _commit_due(self, table: TableRuntime, applied: Applied) -> bool:
         if table.waiting is None:
             return False
-        if self.until is not None or table.state is TableState.CATCHUP or table.on_the_way:
+        if self.until is not None or table.state is TableState.CATCHUP or table.is_leaving:
             return True
         if self._capture.freshness.too_soon(table.began):
             return False
         waiting = self._backlog.after(table.schema.oid, applied.manifest)
         committed = table.record.last_commit_at
-        return self._cadence.due(table.schema, committed, waiting, datetime.now(UTC))
+        return self._cadence.due(table.schema, committed, waiting, self._clock.now())
 
     def _start_applies(self) -> None:
         if not self._jobs.called or (self.until is None and not self._capture.fresh()):
@@ -224,7 +235,7 @@ class TableWork:
         while (table := self._jobs.next()) is not None:
             applied = table.applied
             if self._tables.get(table.schema.oid) is not table:
-                # It was in the queue when it was removed, and is somebody else's by now.
+                # It was removed while queued, and may belong to another group.
                 continue
             if (rename := self._renaming.begin(table)) is not None:
                 self._jobs.start(table, rename)
@@ -237,7 +248,7 @@ class TableWork:
             waiting = self._backlog.after(table.schema.oid, applied.manifest)
             policy = self._schema_changes.policy(table.schema)
             try:
-                planned = plan(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
+                planned = plan_batch(applied, waiting, self._view, newest=self._backlog.newest, policy=policy)
             except ChangeLogDamaged as error:
                 of_segment = str(error.fields.get("path")).endswith(".parquet")
                 if not of_segment:
@@ -252,23 +263,23 @@ class TableWork:
 
     def _apply(self, name: str, applied: Applied, batch: Batch) -> Applied:
         if not batch.segments and not batch.truncations:
-            return replace(applied, lsn=batch.to_lsn, manifest=batch.to_manifest)
+            return applied.at(batch.to_lsn, batch.to_manifest)
         try:
-            for path, segment in batch.segments:
-                verify(path, segment.sha256)
+            for _, segment in batch.segments:
+                self._log.verify(segment)
             return self._lake.apply(applied, batch, self._source.table_id(applied.schema.oid), self._lease.epoch)
         except ChangeLogDamaged as error:
             raise damaged_for(name, error) from None
         except LakeInconsistent as error:
-            if (exchanged := self._look_at_source(applied)) is not None:
+            if (exchanged := self._explain_by_source(applied)) is not None:
                 return exchanged
             raise error from error.__cause__
 
-    def _look_at_source(self, applied: Applied) -> Applied | None:
-        """Changes refer to rows that the lake table lacks: they may have come with a partition, which then is copied
-        first, or look different since a change of the table's columns that no row has told of.
+    def _explain_by_source(self, applied: Applied) -> Applied | None:
+        """Changes refer to rows that the lake table lacks. These may have come with a partition, which is then copied
+        first, or differ because of a change of columns that no row has shown.
 
-        None if the source has nothing that explains it. Raises what is to be done.
+        Returns None if nothing in the source explains it. Raises the error to handle.
         """
         oid = applied.schema.oid
         for schema in self._source.describe([oid]):
@@ -285,12 +296,12 @@ class TableWork:
         return None
 
     def _start_evolving(self) -> None:
-        """Let tables follow changes of their columns that no row has told of."""
+        """Apply changes of columns that no row has shown."""
         self.deferred = False
         if self._capture.lost is not None:
             return
         if self._schema_changes.waits(self._capture.logged):
-            self._capture.request_flush()
+            self._capture.request_position()
         if self._exchanges.awaited > self._capture.logged:
             self._capture.request_flush(self._exchanges.awaited)
         for table, target in self._schema_changes.due(self._tables, self._capture.logged):
@@ -308,7 +319,7 @@ class TableWork:
         return self._lake.evolve(applied, schema, self._source.table_id(schema.oid), self._lease.epoch)
 
     def _start_exchange(self, table: TableRuntime) -> None:
-        """Have a worker copy the partitions whose rows no change tells of, when one is free."""
+        """Let a worker copy partitions whose rows are in no changes, when one is free."""
         if table.applied is None or not self._copies.may_start:
             self.deferred = True
             return
@@ -329,7 +340,7 @@ class TableWork:
             self._fail(table, error)
 
     def _start_maintenance(self) -> None:
-        # A run that is to end soon leaves it to one that goes on.
+        # `run --once` leaves maintenance to runs that go on.
         if self.until is None and self._capture.lost is None and self._jobs.idle:
             table = self._maintenance_queue.next(self._tables)
             if table is not None and table.applied is not None:
@@ -343,7 +354,7 @@ class TableWork:
     def _finished(self, table: TableRuntime, result: Applied) -> None:
         if table.state is TableState.SNAPSHOT:
             self._schema_changes.copied(table.schema.oid, result.lsn)
-        table.update(target=result.schema.id)
+        table.set_target(result.schema.id)
         table.finish(result, self._backlog.after(table.schema.oid, result.manifest))
 
     def _maintained(self, table: TableRuntime, result: Applied | BaseException | None) -> None:
@@ -351,27 +362,28 @@ class TableWork:
             log.warning("%s: its maintenance did not succeed: %s", table.name, advise(result).message)
         self._maintenance_queue.finish(table, result if isinstance(result, Applied) else None)
 
-    def _fail(self, table: TableRuntime, error: BaseException) -> None:
+    def _fail(self, table: TableRuntime, error: BaseException, copy_blocked: bool = False) -> None:
         advice = advise(error.about(table.name) if isinstance(error, Wal2LakeError) else error)
         if not table.failed_by(advice):
-            # A table that is re-copied by itself needs nobody.
+            # A re-copy that starts without a command needs no attention.
             level = logging.WARNING if isinstance(error, CopyNeeded | SparkLost) else logging.ERROR
             log.log(level, "%s", advice.message if table.name in advice.message else f"{table.name}: {advice.message}")
         log.debug("the cause", exc_info=error)
-        table.fail(advice, at_once=self.until is not None and table.record.failures < ONCE_ATTEMPTS - 1)
-        if isinstance(error, CopyNeeded):
+        at_once = self.until is not None and table.record.failures < ONCE_ATTEMPTS - 1
+        table.fail(advice, at_once, copy_blocked)
+        if isinstance(error, CopyNeeded) and table.dropped_at is None:
             self.request_copy(table)
 
     def request_copy(self, table: TableRuntime) -> None:
-        """Ask for a re-copy in a way that a crash does not forget: the changes before it are deleted."""
+        """Request a re-copy durably: the changes before it are deleted."""
         try:
-            table.request_copy(self._store.want_resync([table.record]))
+            table.request_copy(self._store.request_resync([table.record]))
         except Wal2LakeError as error:
             log.warning("%s: the re-copy has to wait: %s", table.name, error)
 
 
 def damaged_for(table: str, error: ChangeLogDamaged) -> ChangeLogDamaged:
-    """A damaged segment concerns its table alone."""
+    """A damaged segment affects only its table."""
     return ChangeLogDamaged(
         **error.fields, remedy=f"re-copy the table it belongs to with: wal2lake tables resync {shell(table)}"
     )

@@ -1,24 +1,21 @@
-"""Who works next, over all groups of a process: the bound on the work under way, and one group's place in the line.
+"""Workers for all groups of a process: a limit on running work, and the queue of each group's tables.
 
-One Spark driver serves all groups; a pool of workers for each of them would together overload the machine. Tables of
-all groups wait in one line: the one that has waited longest goes first, and a table that has more goes to the end, so
-that none can starve the others. A batch is planned when a worker is free, so it has all that came meanwhile.
+One Spark driver serves all groups; a pool for each of them would overload the machine. Tables of all groups wait in one
+queue: the one that has waited longest goes first, and a table with more changes goes to the end, so that none starves.
+A batch is planned when a worker is free, so it includes what arrived meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from queue import SimpleQueue
-from time import monotonic
 from typing import Any, TypeVar
 
-from ..lake.model import Applied
-from ..reconcile.table_runtime import TableRuntime
+from ..executor import Executor, Future, Queue
+from ..lake import Applied
+from ..reconcile import TableRuntime
 
 T = TypeVar("T")
 
@@ -28,48 +25,48 @@ CANCEL_SECONDS = 0.25
 
 
 class WorkerSlots:
-    """A bound on the work under way, and the threads that do it. Safe to use from several threads."""
+    """A limit on running work, and the threads that do it. Thread-safe."""
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, executor: Executor) -> None:
         self._most = most
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
-        self._lock = threading.Lock()
+        self._pool = executor.pool(name, most)
+        self._lock = executor.lock()
         self._busy = 0
-        self._line: dict[object, Callable[[], object]] = {}
-        """who waits for a turn, longest first, each with how it is called"""
+        self._queue: dict[object, Callable[[], object]] = {}
+        """the queue, longest wait first, each with its callback"""
 
     @property
     def free(self) -> bool:
-        """Whether a worker is free and nobody waits for it."""
+        """Whether a worker is free and the queue is empty."""
         with self._lock:
-            return self._busy < self._most and not self._line
+            return self._busy < self._most and not self._queue
 
-    def stand(self, who: object, call: Callable[[], object]) -> None:
-        """Enter the queue, to be called; who is in it keeps the place."""
+    def wait_in_line(self, who: object, call: Callable[[], object]) -> None:
+        """Enter the queue, to be called later; an existing place is kept."""
         with self._lock:
-            self._line.setdefault(who, call)
+            self._queue.setdefault(who, call)
 
-    def mine(self, who: object, call: Callable[[], object]) -> bool:
+    def may_begin(self, who: object, call: Callable[[], object]) -> bool:
         """Whether it is this one's turn; if not, it enters the queue and is called when it is."""
         with self._lock:
-            ahead = list(self._line).index(who) if who in self._line else len(self._line)
-            if self._busy + ahead < self._most:
+            earlier = list(self._queue).index(who) if who in self._queue else len(self._queue)
+            if self._busy + earlier < self._most:
                 return True
-            self._line.setdefault(who, call)
+            self._queue.setdefault(who, call)
             return False
 
     def leave(self, who: object) -> None:
-        """Leave the queue; the next one may go."""
+        """Leave the queue, so that the next one is called."""
         with self._lock:
-            stood = self._line.pop(who, None) is not None
+            stood = self._queue.pop(who, None) is not None
         if stood:
             self._call()
 
     def begin(self, who: object, work: Callable[[], T]) -> Future[T]:
-        """Take the turn; whoever wants another one after it goes to the end of the line."""
+        """Use the turn; for another one it must go to the end of the queue."""
         with self._lock:
             self._busy += 1
-            self._line.pop(who, None)
+            self._queue.pop(who, None)
         future = self._pool.submit(work)
         future.add_done_callback(self._end)
         return future
@@ -84,19 +81,19 @@ class WorkerSlots:
 
     def _call(self) -> None:
         with self._lock:
-            called = list(self._line.values())[: max(0, self._most - self._busy)]
+            called = list(self._queue.values())[: max(0, self._most - self._busy)]
         for call in called:
             call()
 
 
-def end(jobs: Collection[Future[T]], cancel: Callable[[], object]) -> None:
-    """Wait until jobs have ended; those that have not begun never will.
+def end(jobs: Collection[Future[T]], cancel: Callable[[], object], executor: Executor) -> None:
+    """Wait until jobs have ended; those that have not begun are cancelled.
 
-    `cancel` is called until then: work that was on its way to what can be cancelled gets there a moment later.
+    `cancel` is called repeatedly until then: work may become cancellable only a moment later.
     """
     for job in jobs:
         job.cancel()
-    while wait(jobs, CANCEL_SECONDS).not_done:
+    while executor.wait(jobs, CANCEL_SECONDS):
         cancel()
 
 
@@ -108,18 +105,18 @@ class Workers:
     copies: WorkerSlots
 
     @classmethod
-    def of(cls, applies: int, copies: int) -> Workers:
-        return cls(WorkerSlots("apply", applies), WorkerSlots("copy", copies))
+    def of(cls, applies: int, copies: int, executor: Executor) -> Workers:
+        return cls(WorkerSlots("apply", applies, executor), WorkerSlots("copy", copies, executor))
 
     def close(self) -> None:
         self.applies.close()
         self.copies.close()
 
 
-def apply_workers(master: str, wanted: int | None = None) -> int:
-    """A small batch is mostly one thread of planning and committing in the driver: one worker for each of its cores."""
-    if wanted is not None:
-        return wanted
+def apply_workers(master: str, configured: int | None = None) -> int:
+    """One worker per core: a small batch is mostly one thread of planning and committing in the driver."""
+    if configured is not None:
+        return configured
     local = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master)
     if local is None:
         return CLUSTER_WORKERS
@@ -128,46 +125,48 @@ def apply_workers(master: str, wanted: int | None = None) -> int:
 
 
 class TableJobs:
-    """One group's tables in the line that all groups share, with the workers."""
+    """One group's tables in the shared queue, and the workers."""
 
-    def __init__(self, slots: WorkerSlots, done: Callable[[], object]) -> None:
-        self._slots, self._done = slots, done
-        self._line: dict[int, TableRuntime] = {}
-        self._ended: SimpleQueue[TableRuntime] = SimpleQueue()
+    def __init__(self, slots: WorkerSlots, done: Callable[[], object], executor: Executor) -> None:
+        self._slots, self._done, self._executor = slots, done, executor
+        self._queue: dict[int, TableRuntime] = {}
+        self._ended: Queue[TableRuntime] = executor.queue()
         self._under_way: list[Future[Applied]] = []
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits and a worker is free."""
-        return not self._line and self._slots.free
+        """Whether the queue is empty and a worker is free."""
+        return not self._queue and self._slots.free
 
     def enqueue(self, table: TableRuntime) -> None:
-        """To be called up when a worker is free; a table that stands there keeps its place."""
-        if table.schema.oid not in self._line:
-            self._line[table.schema.oid] = table
-            self._slots.stand((self, table.schema.oid), self._done)
+        """Queue a table until a worker is free; an existing place is kept."""
+        if table.schema.oid not in self._queue:
+            self._queue[table.schema.oid] = table
+            self._slots.wait_in_line((self, table.schema.oid), self._done)
 
     def leave(self, oid: int) -> None:
-        if self._line.pop(oid, None) is not None:
+        if self._queue.pop(oid, None) is not None:
             self._slots.leave((self, oid))
 
     @property
     def called(self) -> bool:
         """Whether it is the turn of the table that has waited longest."""
-        first = next(iter(self._line), None)
-        return first is not None and self._slots.mine((self, first), self._done)
+        first = next(iter(self._queue), None)
+        return first is not None and self._slots.may_begin((self, first), self._done)
 
     def next(self) -> TableRuntime | None:
-        """The table whose turn it is; None while all workers are busy or nobody waits."""
+        """The table whose turn it is; None while all workers are busy or none waits."""
         if not self.called:
             return None
-        table = next(iter(self._line.values()))
+        table = next(iter(self._queue.values()))
         self.leave(table.schema.oid)
         return table
 
     def start(self, table: TableRuntime, work: Callable[[], Any]) -> None:
+        # Whatever is begun takes its place in the shared line; one that is kept here would be out of order with it.
+        self._queue.pop(table.schema.oid, None)
         job = self._slots.begin((self, table.schema.oid), work)
-        table.start(job, began=monotonic())
+        table.start(job, began=self._executor.clock.monotonic())
         self._under_way.append(job)
         job.add_done_callback(lambda _: self._end(table))
 
@@ -177,10 +176,10 @@ class TableJobs:
         return [self._ended.get() for _ in range(self._ended.qsize())]
 
     def close(self, cancel: Callable[[], object] = lambda: None) -> None:
-        """Wait for what is under way, which `cancel` hastens; what has not begun is left."""
-        for oid in list(self._line):
+        """Wait for running work, after `cancel`; what has not begun is dropped."""
+        for oid in list(self._queue):
             self.leave(oid)
-        end(self._under_way, cancel)
+        end(self._under_way, cancel, self._executor)
 
     def _end(self, table: TableRuntime) -> None:
         self._ended.put(table)
@@ -188,7 +187,7 @@ class TableJobs:
 
 
 def outcome(job: Future[Applied]) -> Applied | BaseException | None:
-    """What a job that is done came to; None if it never began."""
+    """The result of a finished job; None if it never began."""
     if job.cancelled():
         return None
     return job.exception() or job.result()

@@ -1,4 +1,4 @@
-"""The source database as a group's run sees it: one session, opened when needed and again when lost."""
+"""The source database for a group's run: one session, opened on first use and again when lost."""
 
 from __future__ import annotations
 
@@ -6,60 +6,46 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, LiteralString, TypeVar
 
-from ..config import Config, GroupConfig, settings_of
+from ..config import Config, GroupConfig, GroupTables, settings_of
 from ..errors import ConfigError, ConnectionFailed, SourceBusy, ValueRefused, Wal2LakeError
 from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
-from . import catalog, copy_plan, copying, matching, publication, selection, slot
-from .connect import Connection, bounded, connect, explained, interrupt, mark, query, server_facts, wal_written
-from .facts import changes_counted, refused_heaps
-from .locking import PATIENT, Patience, blocked, retried
-from .model import CopySource
-from .slot import HeldSnapshot, SlotInfo
+from .copies import copy_plan, copying, session_snapshot
+from .model import CopySource, SourceIdentity, Standing
+from .ports import OpenSnapshot
+from .publishing import publication, slot
+from .publishing.slot import SlotInfo
+from .sessions.connect import Connection, bounded, connect, explained, interrupt, query
+from .sessions.locking import PATIENT, Patience, blocked, retried
+from .sessions.server import mark, server_facts, wal_written
+from .tables import catalog, matching, selection
+from .tables.facts import changes_counted, refused_heaps
+from .triggers import drop_lane
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
-"""how long a question about the catalog may take"""
+"""limit of a query on the catalog"""
 LOCKED_SECONDS = 5.0
-"""how long locks of other sessions are waited for before that is told"""
-
-
-@dataclass(frozen=True)
-class SourceIdentity:
-    """What tells one database of one cluster from every other."""
-
-    system_identifier: str
-    database_oid: int
-    database: str
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far the source itself says that a group has read."""
-
-    active: bool
-    received_lsn: Lsn | None
-    acknowledged_lsn: Lsn | None
-    lag_bytes: int
-    retained_wal_bytes: int
+"""seconds to wait for locks of other sessions before SourceBusy is raised"""
 
 
 class Source:
+    """Implements SourceDatabase."""
+
     def __init__(self, config: Config, group: GroupConfig) -> None:
         self._config, self._group = config, group
         self._settings = config.tables_of(group)
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._sessions: set[Connection] = set()
-        """those that are open now"""
+        """those that are open at the moment"""
         self._interrupted = threading.Event()
         self._identity: SourceIdentity | None = None
         self._told: set[str] = set()
@@ -73,7 +59,7 @@ class Source:
 
     @property
     def slot_name(self) -> str:
-        """The slot that the group's change log is from, or that it will be."""
+        """The slot of the group's change log, or the one that it will have."""
         return self.installation.slot(self._group.name) or slot.slot_name(self._group.name, self.identity().database)
 
     @property
@@ -81,29 +67,29 @@ class Source:
         return Installation.of(self._config.changelog_path)
 
     def table_id(self, oid: int) -> str:
-        """The name that a lake table remembers its source by."""
+        """The identifier of the source table that is stored in its lake table."""
         identity = self.identity()
         return f"{identity.system_identifier}/{identity.database_oid}/{oid}"
 
     def oid_of(self, table_id: str) -> int | None:
-        """The oid in a name that `table_id` gave for a table of this database; None for any other database's."""
+        """The oid in an identifier that `table_id` made for a table of this database; None for other databases."""
         *database, oid = table_id.split("/")
         mine = self.table_id(0).split("/")[:-1]
         return int(oid) if database == mine and oid.isdigit() else None
 
     def names(self) -> dict[int, TableId]:
-        """Every table of the database by oid, with the name that it has now."""
+        """The name of every table of the database, by oid."""
         return {relation.oid: relation.id for relation in self._ask(matching.relations)}
 
     def discover(self) -> tuple[TableSchema, ...]:
-        """The tables that the group's names and patterns mean now."""
+        """The tables that match the group's names and patterns."""
         matched = self.match()
         if matched.problems:
             raise matched.problems[0]
         return self.describe([table.oid for table in matched.tables])
 
     def match(self) -> matching.Matched:
-        """What the group's names and patterns mean now; a name that means nothing is told of, not an error."""
+        """The matches of the group's names and patterns; a name without a match is a warning, not an error."""
         matched = self._ask(lambda c: selection.look(c, self._group))
         for warning in matched.warnings:
             if warning not in self._told:
@@ -113,15 +99,15 @@ class Source:
 
     @property
     def withholds(self) -> bool:
-        """Whether a setting keeps something out of the lake."""
+        """Whether a setting keeps rows, columns or values out of the lake."""
         return any(settings.withholds for settings in self._settings.values())
 
     def unnamed(self) -> dict[str, ConfigError]:
-        """Settings that keep something out of a table that is not there, by its name."""
+        """Settings that keep something out of the lake, of tables that do not exist, by name."""
         return self._ask(lambda c: selection.unnamed(matching.relations(c), self._settings))
 
     def unmasked(self, last: TableSchema | None, schema: TableSchema) -> ConfigError | None:
-        """Why a table must not be mirrored as it is described now: it was masked or filtered under another name."""
+        """Why a table must not be mirrored as described: it was masked or filtered under another name."""
         try:
             selection.require_masks(self._settings, last, schema)
         except ConfigError as error:
@@ -129,20 +115,37 @@ class Source:
         return None
 
     def describe(self, oids: Sequence[int]) -> tuple[TableSchema, ...]:
-        """Tables as the catalog has them; those that it has not are left out."""
+        """Schemas of the tables that exist."""
         schemas = self._ask(lambda c: catalog.describe(c, list(oids), self._settings, self._bounds))
         return tuple(schemas[oid] for oid in oids if oid in schemas)
 
+    def describe_each(self, oids: Sequence[int]) -> tuple[tuple[TableSchema, ...], dict[int, ConfigError]]:
+        """The same, and the errors of settings that do not fit; such tables are described without settings."""
+        try:
+            return self.describe(oids), {}
+        except ConfigError:
+            pass
+        schemas: list[TableSchema] = []
+        errors: dict[int, ConfigError] = {}
+        for oid in oids:
+            try:
+                schemas += self.describe([oid])
+            except ConfigError as error:
+                errors[oid] = error
+                bare = partial(catalog.describe, oids=[oid], overrides=GroupTables({}, self._group))
+                schemas += self._ask(bare).values()
+        return tuple(schemas), errors
+
     def existing(self, oids: Collection[int]) -> frozenset[int]:
-        """Those that the catalog has."""
+        """The tables that exist."""
         return frozenset(self._ask(lambda c: catalog.tables(c, list(oids)))) if oids else frozenset()
 
     def relation(self, id: TableId) -> matching.FoundTable:
-        """The table of a name, if the group can mirror it or its leaves; else an error that says why not."""
+        """The table of a name, if the group can mirror it or its leaves; otherwise raises with the reason."""
         return matching.named(self._tree(), self._group.name, id)
 
     def units(self) -> Mapping[int, tuple[int, ...]]:
-        """What is no table of its own in this group, by oid: partitions, or partitioned tables with their leaves."""
+        """Relations that are not tables of their own in this group, by oid: partitions, or roots with their leaves."""
         return self._tree().units()
 
     def _tree(self) -> matching.Tree:
@@ -150,19 +153,20 @@ class Source:
 
     def settled(self) -> str:
         """A moment of the server, for `passed`."""
-        return str(self._ask(lambda c: _one(c, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")))
+        # An xid of its own: running writers may have xids above the xmax of a snapshot.
+        return str(self._ask(lambda c: _one(c, "SELECT pg_current_xact_id()::text")))
 
     def passed(self, moment: str) -> bool:
-        """Whether every transaction that ran at a moment has ended."""
+        """Whether every transaction that was open at a moment has ended."""
         return bool(
             self._ask(lambda c: _one(c, "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8", [moment]))
         )
 
     def publish(self, schemas: Sequence[TableSchema]) -> dict[int, Wal2LakeError]:
-        """Make the group's publications hold exactly these tables. One that the group names is somebody else's.
+        """Make the group's publications contain exactly these tables. A named publication is not changed.
 
-        Tables that PostgreSQL refuses, or on which it would refuse the application's updates, are left out and
-        returned with the reason. Raises SourceBusy, and says who holds the lock, if they are locked for long.
+        Tables that PostgreSQL refuses, or whose updates it would refuse, are left out and returned with the reason.
+        Raises SourceBusy, with the holder of the lock, if tables are locked for long.
         """
         refused: dict[int, Wal2LakeError] = {}
         if self._group.publication is not None:
@@ -174,7 +178,7 @@ class Source:
 
         def attempt(connection: Connection) -> None:
             refused.clear()
-            # In one transaction: a table that goes from one to the other is always in one of them.
+            # In one transaction, so that a table that moves between the publications is always in one of them.
             with connection.transaction():
                 publication.ensure(connection, main, *_parts(rest), mark=mark, refused=refused)
                 if appending or publication.exists(connection, append):
@@ -189,11 +193,11 @@ class Source:
 
     @property
     def must_renew(self) -> bool:
-        """Whether tables that were added to a publication while a slot exists have to be added twice."""
+        """Whether tables that are added to a publication while a slot exists must be added twice."""
         return self._group.publication is None and publication.must_renew(self._ask(lambda c: c.info.server_version))
 
     def renew(self, schemas: Sequence[TableSchema]) -> None:
-        """Publish tables again that are published. Raises SourceBusy if they are locked."""
+        """Publish published tables again. Raises SourceBusy if they are locked."""
         main, append = self._publications
         for name, some in (
             (main, [schema for schema in schemas if not self.append_only(schema)]),
@@ -206,14 +210,14 @@ class Source:
         return settings_of(self._settings, schema.id, schema.settings_from).append_only
 
     def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
-        """Those on which PostgreSQL refuses updates and deletes while they are published; it waits for no lock."""
+        """The tables whose updates and deletes PostgreSQL refuses while they are published; waits for no lock."""
         tables = [schema.oid for schema in schemas if not self.append_only(schema)]
         if self._group.publication is not None or not tables:
             return frozenset()
         return frozenset(self._ask(lambda c: refused_heaps(c, tables, self._publications[0])))
 
     def unpublished(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
-        """Those that the publication lacks which is to have them: what was done to them is not in the stream."""
+        """The tables that are missing in their publication, so that changes of them are not in the stream."""
         if self._group.publication is not None or not schemas:
             return frozenset()
         main, append = (self._ask(partial(publication.tables_of, name=name)) for name in self._publications)
@@ -226,11 +230,15 @@ class Source:
         return self._group.publication is None and self._ask(partial(publication.exists, name=self._publications[1]))
 
     def changes_counted(self, oids: Sequence[int]) -> dict[int, dict[int, int]]:
-        """Updates and deletes that PostgreSQL has counted, for each table by its heaps."""
+        """Updates and deletes in PostgreSQL's statistics, for each table by heap."""
         return self._ask(partial(changes_counted, oids=oids))
 
     def drop_publication(self) -> None:
-        """Drop the group's own publications. One that it names stays."""
+        """Drop the group's own publications, not a named one; and its triggers, of whichever time they are."""
+        self._drop_lane()
+        self._drop_publications()
+
+    def _drop_publications(self) -> None:
         for name in self._publications:
             if name != self._group.publication:
                 self._ask(partial(publication.drop, name=name, mark=self.installation.mark))
@@ -243,15 +251,32 @@ class Source:
         name = self.slot_name
         return self._ask(lambda c: slot.info(c, name))
 
-    def create_slot(self, patience: Patience = PATIENT) -> HeldSnapshot:
-        """The group's own slot, with the snapshot that its stream begins after."""
+    def create_slot(self, patience: Patience = PATIENT) -> OpenSnapshot:
+        """Create the group's slot, with the snapshot at which its stream begins."""
+        # What triggers captured before the group had a slot is part of the copies to come.
+        self._drop_lane()
         source = self._config.source
+        if self._group.polls:
+            name = self.slot_name
+            slot.create_through_sql(source, name, self._group.name, patience=patience, failover=source.failover)
+            try:
+                return self.open_snapshot(patience)
+            except BaseException:
+                with suppress(Wal2LakeError):
+                    self.drop_slot()
+                raise
         return slot.create(source, self.slot_name, self._group.name, failover=source.failover, patience=patience)
 
-    def open_snapshot(self, patience: Patience = PATIENT) -> HeldSnapshot:
-        """A consistent point for copies while the group's slot is streaming."""
+    def open_snapshot(self, patience: Patience = PATIENT) -> OpenSnapshot:
+        """Open a consistent point for copies while the group's slot is being streamed."""
+        if self._group.polls:
+            return session_snapshot.take(partial(connect, self._config.source, self._group.name), patience)
         name = f"wal2lake_copy_{secrets.token_hex(8)}"
         return slot.create(self._config.source, name, self._group.name, temporary=True, patience=patience)
+
+    def _drop_lane(self) -> None:
+        with self._session() as connection:
+            drop_lane(connection, self.slot_name, self.installation.mark, LOCKED_SECONDS, self._interrupted.is_set)
 
     def drop_slot(self) -> None:
         name = self.slot_name
@@ -262,28 +287,28 @@ class Source:
 
     @contextmanager
     def held_still(self, schema: TableSchema, snapshot: str) -> Iterator[CopySource]:
-        """All that a copy at a snapshot needs; the table's columns stay as they are until the block ends."""
+        """The inputs of a copy at a snapshot; the table's columns do not change until the block ends."""
         with self.described_at(schema, snapshot) as described:
             yield self.copy_source(described)
 
     @contextmanager
     def described_at(self, schema: TableSchema, snapshot: str) -> Iterator[TableSchema]:
-        """The table as it is at a snapshot and until the block ends. Its `heaps` are those that a copy reads."""
+        """The table as of a snapshot, unchanged until the block ends. Its `heaps` are those that a copy reads."""
         stopped = self._interrupted.is_set
         with copying.held_still(self._session, schema, snapshot, self._settings, stopped, self._bounds) as described:
             yield described
 
     def find_unfit(self, schema: TableSchema) -> ValueRefused | None:
-        # It may read the whole table, so it has a session of its own.
+        # It may read the whole table, so it uses another session.
         with self._session() as connection:
             return copy_plan.find_unfit(connection, schema)
 
     def mark(self) -> Lsn:
-        """A position after everything that is committed now, which the stream is sure to reach."""
+        """A position after everything that is committed, which the stream is sure to reach."""
         return self._ask(mark)
 
     def written(self) -> Lsn:
-        """A position after everything that is committed now."""
+        """A position after everything that is committed."""
         return self._ask(wal_written)
 
     def standing(self) -> Standing:
@@ -300,7 +325,7 @@ class Source:
         return self._ask(look)
 
     def interrupt(self) -> None:
-        """End what the source is being asked, and ask nothing more: the group is about to end. From any thread."""
+        """Cancel the running query and refuse further ones: the group is about to end. For any thread."""
         self._interrupted.set()
         for connection in list(self._sessions):
             interrupt(connection)
@@ -324,7 +349,7 @@ class Source:
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
-        """A session of its own, for what takes longer than a question."""
+        """An extra session, for queries that take long."""
         with self._connect() as connection:
             try:
                 yield connection
@@ -345,7 +370,7 @@ class Source:
 
 
 def _parts(schemas: Sequence[TableSchema]) -> tuple[list[tuple[int, TableId]], list[TableSchema]]:
-    """Tables that are published whole, and those of which rows or columns are left out."""
+    """Tables that are published completely, and those with a row filter or column list."""
     narrowed = [schema for schema in schemas if schema.where is not None or schema.only]
     return [(schema.oid, schema.id) for schema in schemas if schema not in narrowed], narrowed
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..pgtypes import Wire
 from ..position import Lsn
 from ..schema import TableSchema
+from ..types import CopyColumn
+from ..visibility import Visibility
 
 BLOCK_BYTES = 8192
 
@@ -19,10 +20,15 @@ def filtered(where: str | None) -> str:
 
 @dataclass(frozen=True)
 class ExportedSnapshot:
-    """One instant of the source: its name for SET TRANSACTION SNAPSHOT, and the position it equals."""
+    """One instant of the source: its name for SET TRANSACTION SNAPSHOT, and what of the stream it holds."""
 
     name: str
     lsn: Lsn
+    """all transactions with a commit LSN below it, and without `visibility` no others"""
+    visibility: Visibility | None = None
+    """of a snapshot that an ordinary session has exported: it holds the transactions that it sees"""
+    token: str | None = None
+    """what a stream that begins after it resumes from, where a position alone does not say that"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class CopySource:
 
     schema: TableSchema
     heaps: tuple[Heap, ...]
-    wires: tuple[Wire, ...]
+    copy_columns: tuple[CopyColumn, ...]
     """one per column of the schema, in order"""
     jdbc_url: str
     jdbc_properties: Mapping[str, str]
@@ -55,3 +61,23 @@ class CopySource:
 
     def __repr__(self) -> str:
         return f"CopySource({self.schema.id})"
+
+
+@dataclass(frozen=True)
+class SourceIdentity:
+    """Identifies a database of a cluster."""
+
+    system_identifier: str
+    database_oid: int
+    database: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The position of a group's slot, as the source reports it."""
+
+    active: bool
+    received_lsn: Lsn | None
+    acknowledged_lsn: Lsn | None
+    lag_bytes: int
+    retained_wal_bytes: int

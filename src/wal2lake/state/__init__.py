@@ -1,10 +1,29 @@
-"""The state store: what is wanted, and a cache of states and errors for people to query."""
+"""The state store: desired state, and a cache of states and errors that people can query.
 
-from .lease import GroupLease, Listener
+Callers use the ports; `open_store` returns the configured implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .ports import Lease, Listener, StateStore
 from .records import GroupRecord, GroupSpec, HistoryEntry, TableRecord, TableSpec
-from .store import StateStore, logged_in
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..installation import Installation
 
 __all__ = [
-    "GroupLease", "GroupRecord", "GroupSpec", "HistoryEntry", "Listener", "StateStore", "TableRecord", "TableSpec",
-    "logged_in",
+    "GroupRecord", "GroupSpec", "HistoryEntry", "Lease", "Listener", "StateStore", "TableRecord", "TableSpec",
+    "open_store",
 ]  # fmt: skip
+
+
+def open_store(config: Config, installation: Installation | None) -> StateStore:
+    """The state store of a configuration, for an installation; None: for any. Connects on first use."""
+    from .postgres import PostgresStateStore
+
+    dsn = (config.state.dsn or config.source.dsn).get_secret_value()
+    pooler = config.state.pooler if config.state.dsn is not None else config.source.pooler
+    return PostgresStateStore(dsn, config.source.connect_timeout, installation, pooler=pooler)

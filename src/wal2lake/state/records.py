@@ -1,4 +1,4 @@
-"""What the state store holds, as plain values: how tables and groups stand, and what is wanted of them."""
+"""Contents of the state store, as plain values: records of tables and groups, and specs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lifecycle import GroupState, Mode, TableState
 
 @dataclass(frozen=True)
 class TableRecord:
-    """A table as the store knows it."""
+    """A table in the state store."""
 
     group: str
     oid: int
@@ -30,11 +30,11 @@ class TableRecord:
     retry_at: datetime | None = None
     failures: int = 0
     kind: str | None = None
-    """the class of the error, which says what happens next"""
+    """the kind of the error, which decides what happens next"""
     target: TableId | None = None
-    """the lake table, which stays when the source table is renamed; None: named like the source table"""
+    """the lake table, which stays when the source table is renamed; None: it has the source table's name"""
     version: LakeVersion = NO_VERSION
-    """an older one in the lake lacks changes that the change log may have deleted: only a copy helps then"""
+    """a lower version in the lake lacks changes that may be deleted from the change log: it needs a resync"""
 
     @property
     def lake_table(self) -> TableId:
@@ -43,14 +43,14 @@ class TableRecord:
 
 @dataclass(frozen=True)
 class AppendCounts:
-    """What PostgreSQL had counted of updates and deletes when an append-only table was last copied, by heap."""
+    """Updates and deletes in PostgreSQL's statistics when an append-only table was last copied, by heap."""
 
     counts: Mapping[int, int]
     seen_at: datetime | None
-    """when more were first seen; None: they were not"""
+    """when more were first seen; None: never"""
 
     def changes(self, now: Mapping[int, int]) -> int:
-        """Updates and deletes since. Counts that went down were reset, and all that they have came later."""
+        """Updates and deletes since then. Lower counts were reset, so all of theirs came later."""
         known = {heap: self.counts.get(heap, 0) for heap in now}
         since = sum(count - known[heap] if count >= known[heap] else count for heap, count in now.items())
         return max(since, 1) if self.seen_at is not None else since
@@ -67,60 +67,60 @@ class GroupRecord:
     error: str | None = None
     remedy: str | None = None
     warning: str | None = None
-    """what is to be known though all goes on"""
+    """a warning while everything works"""
     changelog_bytes: int | None = None
     still_since: datetime | None = None
-    """since when nothing can be captured; None if it can"""
+    """since when capture is blocked; None: it is not"""
     updated_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What commands have asked for a table, beside what the configuration says."""
+    """Desired state of a table by commands, in addition to the configuration."""
 
     oid: int
     id: TableId
-    """its name when it was asked for"""
+    """its name at the time of the command"""
     wanted: bool | None = None
-    """added, removed; None: as the configuration says"""
+    """added or removed; None: as configured"""
     group: str | None = None
-    """the group that an added or removed table is of"""
+    """the group of an added or removed table"""
     paused: bool = False
     target: TableId | None = None
     copy: bool = True
-    """whether an added table begins with its rows"""
+    """whether an added table is copied"""
     drop_lake: bool = False
-    """the lake table of a removed one is to go, and has not yet"""
+    """the lake table of a removed table will be dropped"""
     resumed_at: datetime | None = None
     moving_from: str | None = None
     """the group that has it until it is handed over"""
     handover_lsn: Lsn | None = None
-    """the new group captures everything from here on; the old one has to bring the table at least so far"""
+    """the new group captures everything from here on; the old one must apply at least up to here"""
     handed_lsn: Lsn | None = None
-    """how far the old group brought it; it is no longer its table"""
+    """the position up to which the old group applied; the table has left that group"""
     handed_version: LakeVersion = NO_VERSION
-    """the version that its lake table has at least"""
+    """minimum version of its lake table"""
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A group that a command has made, or what a command has said of one from the configuration."""
+    """A group made by a command, or changes by commands to a configured one."""
 
     name: str
     made: bool
-    """by `groups create`; False: it is the configuration's"""
+    """made by `groups create`; False: it is configured"""
     tables: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     flush_interval: float | None = None
     flush_bytes: int | None = None
     enabled: bool = True
     dropping: bool = False
-    """it is to go, with its slot and publication"""
+    """it will be dropped, with its slot and publication"""
 
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One thing that happened to a table: a transition, or a command that asked for something."""
+    """An event of a table: a transition, or a command."""
 
     group: str
     oid: int
@@ -130,4 +130,4 @@ class HistoryEntry:
     before: str | None = None
     after: str | None = None
     detail: str | None = None
-    """the error, or what was asked for"""
+    """the error, or the command"""

@@ -1,4 +1,4 @@
-"""What the benchmark makes of the times that it has seen: a commit's way, growth in a soak, time that jobs covered."""
+"""The benchmark's evaluation of times: parts of a commit's delay, growth in a soak, time covered by jobs."""
 
 from __future__ import annotations
 

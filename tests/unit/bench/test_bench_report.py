@@ -1,4 +1,4 @@
-"""The benchmark's report: the summary of ratios, what counts as the previous result, and the page it is put into."""
+"""The benchmark's report: the summary of ratios, the previous result, and the page in docs/."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_summary_shows_peer_ratio_target_and_whether_it_was_met() -> None:
     assert lines(text, "memory") == ["| memory | 1,000 inserts | 512 MB |  | 512 | ≤ 400 | **no** |  |"]
 
 
-def test_our_own_previous_result_stands_in_the_summary_with_its_day() -> None:
+def test_our_own_previous_result_is_in_the_summary_with_its_day() -> None:
     text = markdown(outcome(CAPTURE), {CAPTURE.identity: Earlier(2.5, "2026-02-03")})
     assert lines(text, "capture")[0].endswith("| 2.50 s (2026-02-03) |")
 

@@ -1,4 +1,4 @@
-"""Which columns a message means, from what was seen before and what the catalog still has."""
+"""Attribute numbers of the columns in a message, from earlier schemas and the catalog."""
 
 import pytest
 

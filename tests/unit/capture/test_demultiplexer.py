@@ -1,4 +1,4 @@
-"""Streamed transactions become whole ones, in the order of their commits."""
+"""Streamed transactions become whole ones, in commit order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spools keep messages in order, give back what is cut off, and hold little in memory."""
+"""Spools keep messages in order, release truncated ones, and use little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queues of manifests: what waits for each table, and what no table needs any more."""
+"""The queues of manifests: what waits for each table, and what can be deleted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import gc
 import tracemalloc
 from datetime import UTC, datetime
 
-from wal2lake.changelog import ChangeLog, Manifest, Segment, TableCut
+from changelogs import directory_of
+from wal2lake.changelog import ChangeLog, Manifest, ManifestEntry, Segment
 from wal2lake.changelog.backlog import READ_AT_ONCE, Backlog
+from wal2lake.changelog.retention import Retention
 from wal2lake.position import Lsn
 
 
 def publish(log: ChangeLog, *oids: int) -> None:
     to = Lsn(log.position() + 100)
-    cuts = {oid: TableCut(oid, f"t{oid}", (Segment(f"{oid}.parquet", 1, 1, 1, 1, 0, 0, 0, 0),)) for oid in oids}
+    cuts = {oid: ManifestEntry(oid, f"t{oid}", (Segment(f"{oid}.parquet", 1, 1, 1, 1, 0, 0, 0, 0),)) for oid in oids}
     log.publish(to, 1, datetime(2024, 1, 1, tzinfo=UTC), cuts)
 
 
 def reading(log: ChangeLog) -> Backlog:
-    backlog = Backlog(ChangeLog(log.directory.parent, "g"))
+    backlog = Backlog(log.reopened())
     backlog.begin()
     return backlog
 
@@ -77,7 +79,7 @@ def test_a_table_that_has_less_than_was_known_gets_its_manifests_again(log: Chan
     assert waiting(backlog, 1, after=0) == [4], "those that were retired can't come again"
 
 
-def test_retired_manifests_wait_for_nobody(log: ChangeLog) -> None:
+def test_retired_manifests_are_deleted_without_waiting(log: ChangeLog) -> None:
     for _ in range(3):
         publish(log, 1, 2)
     backlog = reading(log)
@@ -110,12 +112,14 @@ def paused_for_long(log: ChangeLog, count: int) -> None:
         start = Lsn(first.to_lsn + number)
         segment = Segment(f"segments/1/{number}.parquet", 1, 1000, 1, 1, 0, 0, 0, 0)
         made = Manifest(number, Lsn(start - 1) if number > 2 else first.to_lsn, start, 1, first.commit_ts,
-                        {1: TableCut(1, "public.t", (segment,))})  # fmt: skip
-        (log.directory / "manifests" / f"{number}.json").write_text(made.to_json())
+                        {1: ManifestEntry(1, "public.t", (segment,))})  # fmt: skip
+        (directory_of(log) / "manifests" / f"{number}.json").write_text(made.to_json())
 
 
-def test_a_long_backlog_is_taken_in_piece_by_piece_and_takes_little_memory(log: ChangeLog) -> None:
-    count = 5000
+def test_a_long_backlog_is_taken_in_piece_by_piece_and_takes_little_memory(
+    log_on_disk: ChangeLog,
+) -> None:
+    log, count = log_on_disk, 5000
     paused_for_long(log, count)
     backlog = reading(log)
     positions = []
@@ -141,7 +145,8 @@ def test_a_long_backlog_is_taken_in_piece_by_piece_and_takes_little_memory(log: 
     assert ([part.number for part in rest], rest.bytes) == ([count], 1000)
 
 
-def test_a_position_is_not_told_before_all_up_to_it_is_read(log: ChangeLog) -> None:
+def test_a_position_counts_only_when_everything_up_to_it_is_read(log_on_disk: ChangeLog) -> None:
+    log = log_on_disk
     paused_for_long(log, READ_AT_ONCE + 1)
     backlog = reading(log)
     assert backlog.position == Lsn(0)
@@ -150,3 +155,55 @@ def test_a_position_is_not_told_before_all_up_to_it_is_read(log: ChangeLog) -> N
         list(backlog.read())
         steps.append((backlog.complete, backlog.position == log.position()))
     assert steps == [(False, False), (True, True)]
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        raise NotImplementedError
+
+
+def test_applied_manifests_stay_for_readers_of_events(log: ChangeLog) -> None:
+    clock = Hand()
+    backlog = Backlog(log.reopened(), clock, Retention(60, 1_000_000, clock))
+    backlog.begin()
+    for _ in range(4):
+        publish(log, 1)
+    list(backlog.read())
+    backlog.retire(2)
+    assert not backlog.has_retired()
+    clock.seconds += 30
+    backlog.retire(4)
+    assert not backlog.has_retired()
+    clock.seconds += 31
+    backlog.retire(4)
+    assert backlog.has_retired()
+    backlog.delete()
+    assert log.reopened().oldest() == 3
+    clock.seconds += 30
+    backlog.retire(4)
+    backlog.delete()
+    assert log.reopened().oldest() == 4  # the last one always stays
+
+
+def test_applied_manifests_stay_only_as_long_as_there_is_room(log: ChangeLog) -> None:
+    clock = Hand()
+    backlog = Backlog(log.reopened(), clock, Retention(60, 3, clock))
+    backlog.begin()
+    for _ in range(6):
+        publish(log, 1)
+    list(backlog.read())
+    backlog.retire(2)
+    backlog.delete()
+    # Four bytes wait for their table, so no room is left for what is applied.
+    assert log.reopened().oldest() == 3
+    backlog.retire(5)
+    backlog.delete()
+    assert log.reopened().oldest() == 4

@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from wal2lake.changelog import ChangeLog, Manifest, Segment, TableCut
-from wal2lake.changelog.budget import RECHECK_SECONDS, Budget, Level, Usage, judge
+from wal2lake.changelog import ChangeLog, Manifest, ManifestEntry, Segment
+from wal2lake.changelog.budget import RECHECK_SECONDS, Budget, FillLevel, Usage, judge
 from wal2lake.position import Lsn
 
-OK, WARNING, FULL, OVERSIZED = Level.OK, Level.WARNING, Level.FULL, Level.OVERSIZED
+OK, WARNING, FULL, OVERSIZED = FillLevel.OK, FillLevel.WARNING, FillLevel.FULL, FillLevel.OVERSIZED
 
 
 def publish(log: ChangeLog, size: int) -> Manifest:
     """A manifest whose one segment says that it has so many bytes."""
-    path = log.segment_directory(42) / f"{log.position():x}.parquet"
-    path.touch()
-    segment = Segment(path.relative_to(log.directory).as_posix(), 1, size, 1, 1, 0, 0, 0, 0)
-    return log.publish(Lsn(log.position() + 100), 1, None, {42: TableCut(42, "public.t", (segment,))})
+    name = f"segments/42/{log.position():x}.parquet"
+    log.storage.put(name, b"")
+    segment = Segment(name, 1, size, 1, 1, 0, 0, 0, 0)
+    return log.publish(Lsn(log.position() + 100), 1, None, {42: ManifestEntry(42, "public.t", (segment,))})
 
 
 class Clock:
@@ -49,7 +49,7 @@ class Clock:
     ],
 )
 def test_a_level_follows_from_the_usage_and_the_level_before(
-    before: Level, used: int, waiting_helps: bool, after: Level
+    before: FillLevel, used: int, waiting_helps: bool, after: FillLevel
 ) -> None:
     assert judge(before, used, 100, waiting_helps) is after
 
@@ -60,14 +60,14 @@ def test_what_is_published_and_what_is_open_count_until_it_is_retired(log: Chang
         budget.published(publish(log, size))
     assert budget.look(50) == Usage(650, 1000, OK)
     # Another process retires.
-    ChangeLog(log.directory.parent, "g").retire(2)
+    log.reopened().retire(2)
     assert budget.look(0) == Usage(300, 1000, OK)
 
 
 def test_what_was_published_before_is_counted(log: ChangeLog) -> None:
     for size in (400, 500, 200):
         publish(log, size)
-    assert Budget(ChangeLog(log.directory.parent, "g"), 1000, "g").look(0) == Usage(1100, 1000, FULL)
+    assert Budget(log.reopened(), 1000, "g").look(0) == Usage(1100, 1000, FULL)
 
 
 def test_capture_waits_at_the_limit_and_goes_on_when_enough_is_retired(log: ChangeLog) -> None:
@@ -92,7 +92,7 @@ def test_a_transaction_larger_than_the_budget_does_not_wait_for_itself(log: Chan
     assert budget.look(5000) == Usage(5010, 1000, OVERSIZED)
 
 
-def test_the_disk_is_not_looked_at_on_every_turn(log: ChangeLog) -> None:
+def test_the_disk_is_not_read_on_every_turn(log: ChangeLog) -> None:
     budget = Budget(log, 1000, "g", clock=lambda: 1000.0)
     for _ in range(2):
         budget.published(publish(log, 100))
@@ -101,7 +101,7 @@ def test_the_disk_is_not_looked_at_on_every_turn(log: ChangeLog) -> None:
     assert budget.look(0).bytes == 200
 
 
-def test_each_threshold_is_told_once(log: ChangeLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_threshold_is_logged_once(log: ChangeLog, caplog: pytest.LogCaptureFixture) -> None:
     def told(act: Callable[[], object]) -> list[int]:
         caplog.clear()
         act()
@@ -115,7 +115,7 @@ def test_each_threshold_is_told_once(log: ChangeLog, caplog: pytest.LogCaptureFi
     assert told(lambda: budget.published(publish(log, 150))) == [logging.WARNING]
     assert "capture waits" in caplog.text
     assert told(lambda: log.retire(1)) == [logging.WARNING]
-    assert "capture goes on" in caplog.text
+    assert "capture continues" in caplog.text
     assert told(lambda: budget.published(publish(log, 900))) == [logging.WARNING]
 
 

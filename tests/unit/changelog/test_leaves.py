@@ -1,24 +1,25 @@
 """The change log remembers which table a partition was mirrored with."""
 
-from pathlib import Path
-
+from wal2lake.changelog import LogStorage
 from wal2lake.changelog.leaves import Leaves
 
 
-def test_partitions_are_remembered_after_they_are_gone(tmp_path: Path) -> None:
-    writer, reader = Leaves(tmp_path), Leaves(tmp_path)
+def test_partitions_are_remembered_after_they_are_gone(storage: LogStorage) -> None:
+    storage.prepare()
+    writer, reader = Leaves(storage), Leaves(storage)
     assert reader.root_of(11) is None
     writer.note({11: 1, 12: 1})
     assert reader.root_of(11) == 1
     writer.note({12: 2})
-    assert (reader.root_of(11), reader.root_of(12), Leaves(tmp_path).root_of(12)) == (1, 2, 2)
+    assert (reader.root_of(11), reader.root_of(12), Leaves(storage).root_of(12)) == (1, 2, 2)
 
 
-def test_what_is_known_is_not_written_again(tmp_path: Path) -> None:
-    leaves = Leaves(tmp_path)
+def test_what_is_known_is_not_written_again(storage: LogStorage) -> None:
+    storage.prepare()
+    leaves = Leaves(storage)
     leaves.note({})
-    assert not list(tmp_path.iterdir())
+    assert not storage.names()
     leaves.note({11: 1})
-    (tmp_path / "leaves.json").unlink()
+    storage.delete("leaves.json")
     leaves.note({11: 1})
-    assert not list(tmp_path.iterdir())
+    assert not storage.names()

@@ -1,16 +1,18 @@
-"""Segments hold what was written, and only columns that get much smaller by it are compressed."""
+"""Segments contain what was written, and only columns that become much smaller are compressed."""
 
 from __future__ import annotations
 
 import random
 from decimal import Decimal
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from wal2lake.change import MARKED_LSN, MARKED_US
 from wal2lake.changelog import ChangeLog
-from wal2lake.changelog.segment import Rows, SegmentWriter
+from wal2lake.changelog.segment import SegmentRows, SegmentWriter
+from wal2lake.changelog.stamp import CommitStamp
 
 
 def batch(rows: int, seed: int = 1) -> pa.RecordBatch:
@@ -30,24 +32,23 @@ def batch(rows: int, seed: int = 1) -> pa.RecordBatch:
     )
 
 
-def write(directory: Path, *batches: pa.RecordBatch) -> Path:
-    log = ChangeLog(directory, "main")
+def write(log: ChangeLog, *batches: pa.RecordBatch) -> pa.BufferReader:
     writer = SegmentWriter(log, 1, 1, batch(0).schema)
     for each in batches:
-        writer.write(Rows(1, 1, each, each.num_rows, 0, 0, 0, 0))
+        writer.write(SegmentRows(1, 1, each, each.num_rows, 0, 0, 0, 0))
     segment = writer.finish()
     assert segment.rows == sum(each.num_rows for each in batches)
-    return log.directory / segment.file
+    return pa.BufferReader(log.storage.get(segment.file))
 
 
-def test_a_segment_holds_all_its_batches(tmp_path: Path) -> None:
+def test_a_segment_holds_all_its_batches(log: ChangeLog) -> None:
     batches = [batch(3000, 1), batch(1, 2), batch(0, 3), batch(5000, 4)]
-    found = pq.read_table(write(tmp_path, *batches))
+    found = pq.read_table(write(log, *batches))
     assert found.equals(pa.Table.from_batches(batches))
 
 
-def test_only_columns_that_shrink_by_half_are_compressed(tmp_path: Path) -> None:
-    group = pq.ParquetFile(write(tmp_path, batch(3000))).metadata.row_group(0)
+def test_only_columns_that_shrink_by_half_are_compressed(log: ChangeLog) -> None:
+    group = pq.ParquetFile(write(log, batch(3000))).metadata.row_group(0)
     codecs = {group.column(n).path_in_schema: group.column(n).compression for n in range(group.num_columns)}
     assert codecs == {
         "constant": "SNAPPY",
@@ -60,5 +61,27 @@ def test_only_columns_that_shrink_by_half_are_compressed(tmp_path: Path) -> None
     }
 
 
-def test_a_segment_that_never_got_a_row_is_readable(tmp_path: Path) -> None:
-    assert pq.read_table(write(tmp_path)).num_rows == 0
+def test_a_segment_that_never_got_a_row_is_readable(log: ChangeLog) -> None:
+    assert pq.read_table(write(log)).num_rows == 0
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_a_commit_that_is_known_at_the_end_is_entered_into_every_row(log: ChangeLog, batches: int) -> None:
+    def rows(lsn: int, us: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {
+                "id": pa.array(range(2000), pa.int64()),
+                "_commit_lsn": pa.array([lsn] * 2000, pa.int64()),
+                "_commit_ts": pa.array([us] * 2000, pa.timestamp("us", tz="UTC")),
+            }
+        )
+
+    marked = rows(MARKED_LSN, MARKED_US)
+    writer = SegmentWriter(log, 1, 1, marked.schema, ("_commit_lsn", "_commit_ts"))
+    for _ in range(batches):
+        writer.write(SegmentRows(1, 1, marked, 2000, 0, 0, 0, 0))
+    segment = writer.finish(CommitStamp(4711, 1_700_000_000_000_000))
+    log.verify(segment)
+    found = pq.read_table(pa.BufferReader(log.storage.get(segment.file)))
+    expected = [rows(4711, 1_700_000_000_000_000)] * batches
+    assert found.equals(pa.Table.from_batches(expected, marked.schema)) and segment.rows == 2000 * batches

@@ -5,41 +5,45 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from changelogs import ORIGIN
-from wal2lake.changelog import ChangeLog, Manifest, Origin, Segment, TableCut
-from wal2lake.changelog.durable import create
-from wal2lake.changelog.segment import Rows, SegmentWriter
+from changelogs import ORIGIN, directory_of
+from wal2lake.changelog import ChangeLog, LogStorage, Manifest, ManifestEntry, Origin, Segment
+from wal2lake.changelog.segment import SegmentRows, SegmentWriter
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
-from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 SCHEMA = TableSchema(
-    42, TableId("public", "t"), (Column("id", 23, -1, "integer", LakeType.parse("int")),), ("id",), Identity.DEFAULT
+    42,
+    TableId("public", "t"),
+    (Column("id", 23, -1, "integer", LakeType.parse("int")),),
+    ("id",),
+    ReplicaIdentity.DEFAULT,
 )
 
 
 def segment(log: ChangeLog, *commits: int) -> Segment:
     batch = pa.record_batch({"id": pa.array(range(len(commits)), pa.int32()), "_commit_lsn": pa.array(commits)})
     writer = SegmentWriter(log, 42, log.schemas.version(SCHEMA), batch.schema)
-    writer.write(Rows(42, log.schemas.version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
+    writer.write(SegmentRows(42, log.schemas.version(SCHEMA), batch, len(commits), 0, 0, 0, 0))
     return writer.finish()
 
 
 def publish(log: ChangeLog, to: int) -> Manifest:
-    cut = TableCut(42, "public.t", (segment(log, to - 1),))
+    cut = ManifestEntry(42, "public.t", (segment(log, to - 1),))
     return log.publish(Lsn(to), 1, datetime(2024, 1, 1, tzinfo=UTC), {42: cut})
 
 
-def reopened(log: ChangeLog) -> ChangeLog:
-    return ChangeLog(log.directory.parent, "g")
+def root_of(log: ChangeLog) -> str:
+    """The place of a log on disk, for the code of another process."""
+    return f"pathlib.Path({str(directory_of(log).parent)!r})"
 
 
 def test_an_empty_log_is_at_its_start(log: ChangeLog) -> None:
@@ -47,8 +51,8 @@ def test_an_empty_log_is_at_its_start(log: ChangeLog) -> None:
     assert log.exists and log.started and log.origin == ORIGIN and log.stretch.lsn == Lsn(100)
 
 
-def test_a_log_without_a_slot_exists_and_is_not_started(tmp_path: Path) -> None:
-    log = ChangeLog(tmp_path, "g")
+def test_a_log_without_a_slot_exists_and_is_not_started(storage: LogStorage) -> None:
+    log = ChangeLog(storage, "g")
     assert (log.exists, log.started) == (False, False)
     log.create(ORIGIN, ORIGIN.slot)
     assert (log.exists, log.started) == (True, False)
@@ -57,7 +61,7 @@ def test_a_log_without_a_slot_exists_and_is_not_started(tmp_path: Path) -> None:
 
 
 def test_manifests_are_contiguous_and_read_by_another_process(log: ChangeLog) -> None:
-    reader = reopened(log)
+    reader = log.reopened()
     assert reader.after(0) == []
     written = [publish(log, to) for to in (200, 300, 400)]
     assert [m.number for m in written] == [1, 2, 3]
@@ -69,29 +73,34 @@ def test_manifests_are_contiguous_and_read_by_another_process(log: ChangeLog) ->
 
 
 def test_a_file_that_is_there_is_never_written_over(log: ChangeLog) -> None:
-    path = log.directory / "manifests" / "1.json"
-    create(path, "first")
+    log.storage.put_new("manifests/1.json", b"first")
     with pytest.raises(FileExistsError):
-        create(path, "second")
-    assert path.read_text() == "first" and list(path.parent.iterdir()) == [path]
+        log.storage.put_new("manifests/1.json", b"second")
+    assert log.storage.get("manifests/1.json") == b"first" and log.storage.names("manifests") == ["manifests/1.json"]
 
 
 def test_a_second_writer_fails_loudly(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = reopened(log)
+    other = log.reopened()
     publish(log, 200)
     publish(log, 300)
     # What the other saw before this one wrote.
     monkeypatch.setattr(other, "last", lambda: other.read(1))
     with pytest.raises(ChangeLogDamaged, match="another process"):
         other.publish(Lsn(400), 1, None, {})
-    assert reopened(log).position() == Lsn(300)
+    assert log.reopened().position() == Lsn(300)
 
 
-def test_a_held_log_is_refused_to_others_until_its_holder_ends(log: ChangeLog) -> None:
-    with log.held(), pytest.raises(GroupHeld, match=str(os.getpid())), reopened(log).held():
+def test_a_held_log_is_refused_to_others(log: ChangeLog) -> None:
+    with log.held(), pytest.raises(GroupHeld, match=str(os.getpid())), log.reopened().held():
         pass
-    code = "import os, sys, pathlib; from wal2lake.changelog import ChangeLog\n"
-    code += f"with ChangeLog(pathlib.Path({str(log.directory.parent)!r}), 'g').held(): os.kill(os.getpid(), 9)"
+    with log.reopened().held():
+        assert log.started
+
+
+def test_a_held_log_is_refused_to_others_until_its_holder_ends(log_on_disk: ChangeLog) -> None:
+    log = log_on_disk
+    code = "import os, sys, pathlib; from wal2lake.changelog import ChangeLog, storage_for\n"
+    code += f"with ChangeLog(storage_for({root_of(log)}), 'g').held(): os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     with log.held():
         assert log.started
@@ -100,44 +109,56 @@ def test_a_held_log_is_refused_to_others_until_its_holder_ends(log: ChangeLog) -
 def test_a_missing_manifest_is_damage(log: ChangeLog) -> None:
     for to in (200, 300, 400):
         publish(log, to)
-    (log.directory / "manifests" / "2.json").unlink()
+    log.storage.delete("manifests/2.json")
     with pytest.raises(ChangeLogDamaged, match="manifest 2 is missing"):
-        reopened(log).after(0)
-    assert [m.number for m in reopened(log).after(2)] == [3]
+        log.reopened().after(0)
+    assert [m.number for m in log.reopened().after(2)] == [3]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 99}', "{}"])
 def test_a_manifest_that_can_t_be_read_is_damage(log: ChangeLog, text: str) -> None:
     publish(log, 200)
-    (log.directory / "manifests" / "1.json").write_text(text)
+    log.storage.put("manifests/1.json", text.encode())
     with pytest.raises(ChangeLogDamaged):
-        reopened(log).position()
+        log.reopened().position()
 
 
 def test_a_manifest_that_does_not_continue_the_one_before_is_damage(log: ChangeLog) -> None:
     publish(log, 200)
     publish(log, 300)
-    file = log.directory / "manifests" / "2.json"
-    file.write_text(replace(log.read(2), from_lsn=Lsn(201)).to_json())
+    log.storage.put("manifests/2.json", replace(log.read(2), from_lsn=Lsn(201)).to_json().encode())
     with pytest.raises(ChangeLogDamaged, match="begins at"):
-        reopened(log).after(0)
+        log.reopened().after(0)
 
 
-def test_sweep_removes_what_no_manifest_names(log: ChangeLog) -> None:
+def there(log: ChangeLog, segment: Segment) -> bool:
+    return log.storage.stat(segment.file) is not None
+
+
+def test_sweep_removes_segments_that_no_manifest_names(log: ChangeLog) -> None:
     kept = publish(log, 200).tables[42].segments[0]
     stray = segment(log, 250)
-    (log.directory / "manifests" / ".2.json.4194305.tmp").write_text("half")
+    assert log.sweep() == 1
+    assert there(log, kept) and not there(log, stray)
+    assert log.sweep() == 0
+
+
+def test_sweep_removes_what_no_manifest_names(log_on_disk: ChangeLog) -> None:
+    log = log_on_disk
+    kept = publish(log, 200).tables[42].segments[0]
+    stray = segment(log, 250)
+    (directory_of(log) / "manifests" / ".2.json.4194305.tmp").write_text("half")
     assert log.sweep() == 2
-    assert log.path(kept).exists() and not log.path(stray).exists()
+    assert there(log, kept) and not there(log, stray)
     assert log.sweep() == 0
 
 
 def test_retire_keeps_the_last_manifest_and_the_position(log: ChangeLog) -> None:
     cuts = [publish(log, to) for to in (200, 300, 400)]
     assert log.retire(99) == 2
-    fresh = reopened(log)
+    fresh = log.reopened()
     assert fresh.position() == Lsn(400) and [m.number for m in fresh.after(2)] == [3]
-    assert [log.path(m.tables[42].segments[0]).exists() for m in cuts] == [False, False, True]
+    assert [there(log, m.tables[42].segments[0]) for m in cuts] == [False, False, True]
     with pytest.raises(ChangeLogDamaged):
         fresh.after(0)
     assert publish(fresh, 500).number == 4
@@ -145,9 +166,9 @@ def test_retire_keeps_the_last_manifest_and_the_position(log: ChangeLog) -> None
 
 def test_acknowledged_positions_outlive_the_process(log: ChangeLog) -> None:
     log.record_acknowledged(Lsn(150))
-    assert reopened(log).acknowledged() == Lsn(150)
+    assert log.reopened().acknowledged() == Lsn(150)
     publish(log, 200)
-    assert reopened(log).acknowledged() == Lsn(200)
+    assert log.reopened().acknowledged() == Lsn(200)
 
 
 def test_a_new_stretch_continues_the_numbers_and_not_the_positions(log: ChangeLog) -> None:
@@ -158,8 +179,8 @@ def test_a_new_stretch_continues_the_numbers_and_not_the_positions(log: ChangeLo
     assert (log.position(), log.acknowledged(), log.stretch.lsn) == (Lsn(1000), Lsn(1000), Lsn(1000))
     after = publish(log, 1100)
     assert (after.number, after.from_lsn) == (3, Lsn(1000))
-    boundary = reopened(log).after(0)[1]
-    assert [m.number for m in reopened(log).after(0)] == [1, 2, 3] and not boundary.tables
+    boundary = log.reopened().after(0)[1]
+    assert [m.number for m in log.reopened().after(0)] == [1, 2, 3] and not boundary.tables
 
 
 def test_a_table_of_an_older_stretch_can_not_follow_wherever_it_is(log: ChangeLog) -> None:
@@ -170,12 +191,12 @@ def test_a_table_of_an_older_stretch_can_not_follow_wherever_it_is(log: ChangeLo
     assert log.stretch.continues(2, Lsn(150)) and not log.stretch.continues(2, Lsn(149))
 
 
-def test_what_the_source_was_told_is_remembered_until_it_is_told_less_or_the_log_begins_anew(log: ChangeLog) -> None:
+def test_a_stored_position_is_kept_until_a_lower_one_is_stored_or_a_new_stretch_begins(log: ChangeLog) -> None:
     witness = log.witness
     assert (witness.stored(), witness.timeline()) == (None, None)
     witness.has_stored(Lsn(120))
     witness.on_timeline(3)
-    assert (reopened(log).witness.stored(), reopened(log).witness.timeline()) == (Lsn(120), 3)
+    assert (log.reopened().witness.stored(), log.reopened().witness.timeline()) == (Lsn(120), 3)
     witness.storing(Lsn(130))
     assert witness.stored() == Lsn(120)
     witness.storing(Lsn(110))
@@ -187,9 +208,9 @@ def test_what_the_source_was_told_is_remembered_until_it_is_told_less_or_the_log
 
 def test_schemas_get_a_version_when_they_differ_from_the_last(log: ChangeLog) -> None:
     wider = TableSchema(42, SCHEMA.id, (*SCHEMA.columns, Column("v", 25, -1, "text", LakeType.parse("string"))),
-                        ("id",), Identity.DEFAULT)  # fmt: skip
+                        ("id",), ReplicaIdentity.DEFAULT)  # fmt: skip
     assert [log.schemas.version(s) for s in (SCHEMA, SCHEMA, wider, SCHEMA)] == [1, 1, 2, 3]
-    fresh = reopened(log)
+    fresh = log.reopened()
     assert [fresh.schema(42, n) for n in (1, 2, 3)] == [SCHEMA, wider, SCHEMA]
     assert fresh.schemas.version(SCHEMA) == 3
     with pytest.raises(ChangeLogDamaged):
@@ -211,24 +232,46 @@ def test_a_log_of_another_database_is_refused(log: ChangeLog) -> None:
 def test_remove_leaves_nothing(log: ChangeLog) -> None:
     publish(log, 200)
     log.remove()
-    assert not log.exists and log.last() is None and not log.directory.exists()
+    assert not log.exists and log.last() is None and not log.storage.names() and not log.storage.prefixes()
+
+
+def test_remove_leaves_no_directory(log_on_disk: ChangeLog) -> None:
+    publish(log_on_disk, 200)
+    log_on_disk.remove()
+    assert not directory_of(log_on_disk).exists()
 
 
 def test_a_segment_whose_writing_failed_can_not_be_finished(log: ChangeLog) -> None:
     version = log.schemas.version(SCHEMA)
     writer = SegmentWriter(log, 42, version, pa.schema([("id", pa.int64())]))
     with pytest.raises(ValueError, match="schema"):
-        writer.write(Rows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
+        writer.write(SegmentRows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
     with pytest.raises(ValueError, match="closed"):
         writer.finish()
 
 
-def test_sweep_leaves_the_file_that_another_living_process_is_about_to_name(log: ChangeLog) -> None:
-    alive = log.directory / f".stored.json.{os.getppid()}.tmp"
+def test_sweep_leaves_the_file_that_another_living_process_is_about_to_name(log_on_disk: ChangeLog) -> None:
+    log = log_on_disk
+    alive = directory_of(log) / f".stored.json.{os.getppid()}.{threading.get_ident()}.tmp"
     alive.write_text("half")
-    with subprocess.Popen(["true"]) as gone:
-        gone.wait()
-    dead = log.directory / f".stored.json.{gone.pid}.tmp"
-    dead.write_text("half")
+    assert log.sweep() == 0
+    assert alive.exists()
+
+
+@pytest.mark.parametrize("writing", ["log.record_acknowledged(Lsn(150))", "log.publish(Lsn(200), 1, None, {})"])
+def test_sweep_removes_the_file_of_a_process_that_died_before_it_was_named(
+    log_on_disk: ChangeLog, writing: str
+) -> None:
+    log = log_on_disk
+    code = f"""
+import os, pathlib
+from wal2lake.changelog import ChangeLog, storage_for
+from wal2lake.position import Lsn
+os.link = pathlib.Path.rename = lambda *_: os.kill(os.getpid(), 9)
+log = ChangeLog(storage_for({root_of(log)}), "g")
+{writing}
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert len(list(directory_of(log).rglob("*.tmp"))) == 1
     assert log.sweep() == 1
-    assert alive.exists() and not dead.exists()
+    assert list(directory_of(log).rglob("*.tmp")) == [] and log.position() == Lsn(100)

@@ -164,7 +164,7 @@ def test_init_writes_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_init_writes_a_file_that_nobody_else_can_read(tmp_path: Path, there: bool) -> None:
+def test_init_writes_a_file_that_only_its_owner_can_read(tmp_path: Path, there: bool) -> None:
     file = tmp_path / "shop.toml"
     if there:
         file.write_text("")
@@ -210,8 +210,8 @@ def test_an_error_of_ours_says_its_remedy(
     monkeypatch.setattr(mirror, "error", GroupHeld(group="default", holder="wal2lake on a, process 1"))
     assert main(["-c", file, "run"]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "Error: group default is already mirrored by wal2lake on a, process 1",
-        "Try: stop that process first; one process at a time runs a group",
+        "Error: group default is already run by wal2lake on a, process 1",
+        "Try: stop that process first; only one process at a time runs a group",
     ]
 
 
@@ -338,7 +338,7 @@ def test_what_is_asked_of_groups_is_passed_on(
     assert [main(["-c", file, "groups", "drop", name]) for name in ("gone", "busy")] == [0, 1]
 
 
-def test_a_group_that_nothing_wants_is_pointed_out(
+def test_a_group_that_is_not_configured_is_pointed_out(
     file: str, mirror: type[FakeMirror], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["-c", file, "groups", "list"]) == 0
@@ -364,3 +364,10 @@ def test_the_configuration_is_shown_without_secrets(
 def test_a_run_can_be_limited_to_groups(file: str, mirror: type[FakeMirror]) -> None:
     assert main(["-c", file, "run", "--group", "a", "-g", "b", "--resync-on-gap"]) == 0
     assert mirror.asked == [("run", RunOptions(("a", "b"), True))]
+
+
+@pytest.mark.parametrize("command", [["tail"], ["tables", "pause"], ["groups", "drop"]])
+def test_help_names_arguments_without_types_of_python(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Arguments:" in out and "<" not in out

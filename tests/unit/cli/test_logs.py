@@ -29,7 +29,7 @@ def configure(stream: io.StringIO, debug: bool = False) -> None:
 
 def test_a_line_has_the_time_the_level_and_the_message_and_is_not_wrapped(stream: io.StringIO) -> None:
     configure(stream)
-    logging.getLogger("wal2lake.source.slot").info("slot %s [made] %s", "wal2lake_default", "x" * 60)
+    logging.getLogger("wal2lake.source.publishing.slot").info("slot %s [made] %s", "wal2lake_default", "x" * 60)
     (line,) = stream.getvalue().splitlines()
     assert line[8:17] == " INFO    "
     assert line.endswith(f"slot wal2lake_default [made] {'x' * 60}")
@@ -71,7 +71,7 @@ def test_raw_lines_of_psycopg_do_not_reach_the_log(stream: io.StringIO, capfd: p
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_what_a_library_tells_the_root_logger_is_shown_with_debug_only(debug: bool) -> None:
+def test_records_of_libraries_at_the_root_logger_are_shown_with_debug_only(debug: bool) -> None:
     said = (
         "import logging\n"
         "from rich.console import Console\n"

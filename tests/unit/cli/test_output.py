@@ -1,4 +1,4 @@
-"""What commands say: the JSON contract, and tables that show names as they are."""
+"""Output of commands: the JSON contract, and tables with unchanged names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from wal2lake.cli.output import ConsoleOutput, JsonOutput, about
 from wal2lake.observe.status import GroupStatus, Status, TableStatus
 from wal2lake.position import Lsn
-from wal2lake.preflight.findings import Finding, Level
+from wal2lake.preflight.findings import Finding, Severity
 
 GROUP = GroupStatus(
     name="default", state="RUNNING", slot="wal2lake_default", capture="auto", received_lsn=Lsn(16), logged_lsn=Lsn(16),
@@ -85,10 +85,10 @@ def test_the_group_of_a_table_is_shown_where_there_are_several() -> None:
     assert "other" in several
 
 
-def test_an_error_stands_below_the_tables_with_its_remedy_and_next_try() -> None:
+def test_an_error_is_below_the_tables_with_its_remedy_and_next_try() -> None:
     lines = [line.rstrip() for line in shown(STATUS).splitlines()]
     assert lines[-2] == "public.b: its columns changed"
-    assert lines[-1] == "  try: wal2lake tables resync public.b (tried again at 2026-01-02 00:00:00 UTC)"
+    assert lines[-1] == "  try: wal2lake tables resync public.b (next try at 2026-01-02 00:00:00 UTC)"
 
 
 def test_an_error_that_begins_with_the_name_is_not_given_it_again() -> None:
@@ -97,7 +97,7 @@ def test_an_error_that_begins_with_the_name_is_not_given_it_again() -> None:
 
 
 def test_a_check_is_ok_unless_something_blocks(capsys: pytest.CaptureFixture[str]) -> None:
-    warning = Finding("public.a", Level.WARNS, "inserts only", "ALTER TABLE …")
+    warning = Finding("public.a", Severity.WARNS, "inserts only", "ALTER TABLE …")
     JsonOutput().findings([warning])
     assert json.loads(capsys.readouterr().out) == {
         "ok": True,
@@ -111,12 +111,12 @@ def test_a_check_is_ok_unless_something_blocks(capsys: pytest.CaptureFixture[str
             },
         ],
     }
-    JsonOutput().findings([warning, Finding("wal_level", Level.BLOCKS, "is replica")])
+    JsonOutput().findings([warning, Finding("wal_level", Severity.BLOCKS, "is replica")])
     assert json.loads(capsys.readouterr().out)["ok"] is False
 
 
 def test_people_see_a_finding_with_its_fix_below(capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleOutput().findings([Finding("wal_level", Level.BLOCKS, "is replica", "ALTER SYSTEM …")])
+    ConsoleOutput().findings([Finding("wal_level", Severity.BLOCKS, "is replica", "ALTER SYSTEM …")])
     assert capsys.readouterr().out.splitlines() == [
         "blocks wal_level: is replica",
         "       fix: ALTER SYSTEM …",

@@ -43,7 +43,7 @@ def test_a_signal_lets_the_work_end_and_the_exit_code_is_0(number: signal.Signal
     process = start(OBEDIENT)
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (0, "tidied up\n", "stopping; Ctrl-C again ends at once\n")
+    assert (process.returncode, out, err) == (0, "tidied up\n", "stopping; press Ctrl-C again to end at once\n")
 
 
 def test_a_second_ctrl_c_ends_at_once_with_130() -> None:

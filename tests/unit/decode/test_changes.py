@@ -1,13 +1,13 @@
-"""What becomes of updates, deletes, old tuples and unchanged values."""
+"""Decoding of updates, deletes, old tuples and unchanged values."""
 
 from __future__ import annotations
 
 from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
-from wal2lake.schema import Identity
+from wal2lake.schema import ReplicaIdentity
 
 KEYED = table({"id": "int", "name": "string", "body": "string"})
-FULL = table({"id": "int", "name": "string", "body": "string"}, identity=Identity.FULL)
-KEYLESS = table({"a": "int", "b": "string"}, key=(), identity=Identity.FULL)
+FULL = table({"id": "int", "name": "string", "body": "string"}, identity=ReplicaIdentity.FULL)
+KEYLESS = table({"a": "int", "b": "string"}, key=(), identity=ReplicaIdentity.FULL)
 
 
 def test_an_unchanged_value_is_null_and_listed() -> None:
@@ -56,7 +56,7 @@ def test_a_composite_key_is_compared_whole_and_found_by_name() -> None:
     assert cut.tables[0].batch.schema.names[-2:] == ["_old_a", "_old_b"]
 
 
-def test_a_full_row_with_a_key_tells_a_key_change_by_its_key_columns() -> None:
+def test_a_full_row_with_a_key_shows_a_key_change_in_its_key_columns() -> None:
     cut = decode(
         FULL,
         update(1000, ["1", "b", "x"], old_row=["1", "a", "x"]),
@@ -102,5 +102,5 @@ def test_a_table_with_columns_like_ours_gets_other_names() -> None:
 
 
 def test_a_table_without_columns_has_rows() -> None:
-    cut = decode(table({}, key=(), identity=Identity.FULL), insert(1000, []), insert(1000, []))
+    cut = decode(table({}, key=(), identity=ReplicaIdentity.FULL), insert(1000, []), insert(1000, []))
     assert rows(cut.tables, "_op", "_unchanged", "_seq") == [("I", None, 0), ("I", None, 2)]

@@ -1,4 +1,4 @@
-"""Texts that lie anywhere in a buffer become what Arrow's own casts make of the same texts in an array."""
+"""Conversions of slices of a buffer equal Arrow's own casts of the same texts in an array."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_encoder import decode, insert, rows, table
-from wal2lake.decode.messages import PADDING
-from wal2lake.decode.spans import Slices
-from wal2lake.decode.values import convert
-from wal2lake.pgtypes import LakeType
-from wal2lake.schema import Identity
+from wal2lake.schema import ReplicaIdentity
+from wal2lake.types import LakeType, from_text
+from wal2lake.types.slices import PADDING, Slices
 
 
 def slices(texts: list[str | None], gap: int) -> Slices:
@@ -83,7 +81,7 @@ def test_random_columns_are_what_arrow_makes_of_them(kind: str) -> None:
     @settings(max_examples=150, deadline=None)
     @given(st.lists(st.one_of(st.none(), TEXTS[kind]), min_size=1, max_size=40), st.integers(0, 3))
     def same(texts: list[str | None], gap: int) -> None:
-        found = convert(slices(texts, gap), lake)
+        found = from_text(slices(texts, gap), lake)
         found.array.validate(full=True)
         assert found.unfit is None
         assert found.array.equals(pa.array(texts, pa.string()).cast(lake.arrow))
@@ -94,7 +92,7 @@ def test_random_columns_are_what_arrow_makes_of_them(kind: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(["t", "f", None]), max_size=40), st.integers(0, 3))
 def test_booleans_are_what_their_letters_say(texts: list[str | None], gap: int) -> None:
-    found = convert(slices(texts, gap), LakeType.parse("boolean"))
+    found = from_text(slices(texts, gap), LakeType.parse("boolean"))
     found.array.validate(full=True)
     assert found.array.to_pylist() == [None if text is None else text == "t" for text in texts]
 
@@ -116,7 +114,7 @@ def test_what_does_not_fit_is_named_and_the_others_stay(kind: str, bad: str, wha
     lake = LakeType.parse(kind)
     good = {"date": "2024-01-31", "timestamp": "2024-01-31 00:00:00.25", "timestamptz": "2024-01-31 00:00:00+05:30"}
     texts = [good.get(kind, "-7.2500"), None, bad, good.get(kind, "0.0001")]
-    found = convert(slices(texts, 1), lake)
+    found = from_text(slices(texts, 1), lake)
     assert found.unfit is not None
     assert (found.unfit.row, found.unfit.what) == (2, what)
     assert found.array.equals(pa.array([*texts[:2], None, texts[3]], pa.string()).cast(lake.arrow))
@@ -126,7 +124,7 @@ def test_far_texts_that_are_not_utf8_are_refused_and_the_others_stay() -> None:
     some = slices(["a text that is far", None, "another x that is far", ""], 1)
     data = some.data.copy()
     data[int(some.start[2]) + 8] = 0xFF
-    found = convert(Slices(data, some.start, some.length, some.valid), LakeType.parse("string"))
+    found = from_text(Slices(data, some.start, some.length, some.valid), LakeType.parse("string"))
     assert found.unfit is not None
     assert (found.unfit.row, found.unfit.what) == (2, "bytes that are not UTF-8")
     assert found.array.to_pylist() == ["a text that is far", None, None, ""]
@@ -138,6 +136,6 @@ cells = st.one_of(st.none(), st.text("ab0é", max_size=20), st.integers(250, 70_
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12))
 def test_cells_of_any_length_are_found_behind_each_other(sent: list[tuple[str | None, ...]]) -> None:
-    schema = table({"a": "string", "b": "string", "c": "string"}, key=(), identity=Identity.FULL)
+    schema = table({"a": "string", "b": "string", "c": "string"}, key=(), identity=ReplicaIdentity.FULL)
     cut = decode(schema, *(insert(1000, list(row)) for row in sent))
     assert rows(cut.tables, *schema.names) == sent

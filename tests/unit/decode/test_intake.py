@@ -1,4 +1,4 @@
-"""Messages in one buffer, and what the reading thread knows of them."""
+"""Messages in one buffer, and what the reading thread knows about them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_complete_is_taken_before_what_is_open_and_all_of_it_once() -> N
     assert flat(intake.take_complete()) == [commit(200)] and not intake.in_transaction
 
 
-def test_less_is_worth_decoding_while_nobody_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_is_worth_decoding_while_the_decoder_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "SLICE_BYTES", 2 * sum(map(len, FIRST)))
     intake = Intake()
     intake.feed([*FIRST, *SECOND])

@@ -1,4 +1,4 @@
-"""Masked columns leave the decoder masked: values, old keys, and what is said of rows that are refused."""
+"""Masked columns leave the decoder masked: values, old keys, and texts of refusals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from stream_encoder import UNCHANGED, decode, delete, insert, rows, table, update
 from wal2lake import errors
 from wal2lake.capture.relations import withheld
-from wal2lake.pgtypes import STRING, Masking, masked
-from wal2lake.schema import Identity, TableSchema
+from wal2lake.schema import ReplicaIdentity, TableSchema
+from wal2lake.types import STRING, Masking, masked
 
 
 def _masks(schema: TableSchema, **masks: Masking) -> TableSchema:
@@ -68,7 +68,7 @@ def test_a_masked_key_that_changes_carries_the_hash_of_the_old_one() -> None:
 
 
 def test_a_masked_value_is_filled_from_a_full_old_row() -> None:
-    full = replace(MASKED, identity=Identity.FULL)
+    full = replace(MASKED, identity=ReplicaIdentity.FULL)
     cut = decode(full, update(1000, ["1", UNCHANGED, "", None, None], old_row=["1", "long", "", None, None]))
     assert rows(cut.tables, "email", "_unchanged") == [(sha("long"), None)]
 

@@ -22,12 +22,12 @@ from stream_encoder import (
     truncate,
     update,
 )
-from wal2lake.schema import Identity, TableSchema
+from wal2lake.schema import ReplicaIdentity, TableSchema
 
 COLUMNS = {"v": "string", "id": "string", "w": "string"}
 KEYED = table(COLUMNS, oid=1, name="keyed")
-FULL = table(COLUMNS, oid=2, name="full", identity=Identity.FULL)
-KEYLESS = table(COLUMNS, oid=3, name="keyless", key=(), identity=Identity.FULL)
+FULL = table(COLUMNS, oid=2, name="full", identity=ReplicaIdentity.FULL)
+KEYLESS = table(COLUMNS, oid=3, name="keyless", key=(), identity=ReplicaIdentity.FULL)
 META = ("_op", "_commit_lsn", "_seq", "_unchanged")
 
 Change = tuple[str, TableSchema, list[Cell] | None, list[Cell] | None]
@@ -45,7 +45,7 @@ def changes(draw: st.DrawFn) -> Change:
     row: list[Cell] = [draw(new_values if op == "U" else texts), draw(keys), draw(texts)]
     # Where something is unchanged, the old row has it.
     whole: list[Cell] = [draw(words), draw(keys), draw(texts)]
-    old = whole if schema.identity is Identity.FULL else [None, whole[1], None]
+    old = whole if schema.identity is ReplicaIdentity.FULL else [None, whole[1], None]
     if op == "U" and schema is KEYED and draw(st.booleans()):
         return op, schema, None, row
     return op, schema, old if op in "UD" else None, row if op in "IU" else None
@@ -53,7 +53,7 @@ def changes(draw: st.DrawFn) -> Change:
 
 def written(change: Change) -> bytes:
     op, schema, old, new = change
-    full = schema.identity is Identity.FULL
+    full = schema.identity is ReplicaIdentity.FULL
     match op:
         case "I":
             return insert(schema.oid, new or ())
@@ -113,4 +113,4 @@ def test_a_random_stream_is_what_reading_it_change_by_change_gives(
             key = ("_key_changed", "_old_id") if decoded.schema.key else ()
             found[decoded.schema.oid] += rows([decoded], *COLUMNS, *META, *key)
     assert found == wanted
-    assert (made.pending_bytes, made.in_transaction) == (0, False)
+    assert (made.intake.pending_bytes, made.intake.in_transaction) == (0, False)

@@ -1,4 +1,4 @@
-"""What can't be carried is refused by table, and stops no other table."""
+"""Changes that can't be carried are refused per table; other tables continue."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from inline_decoder import Cut, InlineDecoder
 from stream_encoder import begin, commit, decode, decoder, delete, insert, relation, rows, table, update
 from wal2lake import errors
-from wal2lake.changelog.manifest import Refusal
-from wal2lake.decode import Cut, Decoder, Target
+from wal2lake.change import Refusal
+from wal2lake.decode import Target
 from wal2lake.position import ZERO
-from wal2lake.schema import Identity, TableSchema
+from wal2lake.schema import ReplicaIdentity, TableSchema
 
 ONE = table({"id": "int", "name": "string"}, oid=1)
 OTHER = table({"id": "int"}, oid=2, name="other")
@@ -78,7 +79,7 @@ def test_good_values_beside_a_bad_one_are_kept() -> None:
 def test_a_key_of_several_columns_names_the_row_and_no_key_says_so() -> None:
     pair = table({"a": "int", "b": "string", "d": "date"}, key=("b", "a"))
     assert only(decode(pair, insert(1000, ["1", "x", "infinity"]))).fields["key"] == "b=x, a=1"
-    keyless = table({"d": "date"}, key=(), identity=Identity.FULL)
+    keyless = table({"d": "date"}, key=(), identity=ReplicaIdentity.FULL)
     assert only(decode(keyless, insert(1000, ["infinity"]))).fields["key"] == "no key"
 
 
@@ -94,21 +95,23 @@ def test_the_old_key_of_a_moved_row_is_refused_like_any_value() -> None:
     [
         (table({"id": "int"}, key=()), update(1000, ["1"]), "UPDATE"),
         (table({"id": "int"}, key=()), delete(1000, key=["1"]), "DELETE"),
-        (table({"id": "int"}, identity=Identity.NOTHING), delete(1000, key=["1"]), "DELETE"),
-        (table({"id": "int"}, key=(), identity=Identity.FULL), update(1000, ["1"]), "UPDATE"),
-        (table({"id": "int"}, key=(), identity=Identity.FULL), delete(1000, key=["1"]), "DELETE"),
+        (table({"id": "int"}, identity=ReplicaIdentity.NOTHING), delete(1000, key=["1"]), "DELETE"),
+        (table({"id": "int"}, key=(), identity=ReplicaIdentity.FULL), update(1000, ["1"]), "UPDATE"),
+        (table({"id": "int"}, key=(), identity=ReplicaIdentity.FULL), delete(1000, key=["1"]), "DELETE"),
     ],
 )
-def test_a_change_that_does_not_tell_its_row_needs_a_copy(schema: TableSchema, change: bytes, operation: str) -> None:
+def test_a_change_that_does_not_identify_its_row_needs_a_copy(
+    schema: TableSchema, change: bytes, operation: str
+) -> None:
     refusal = only(decode(schema, insert(1000, ["1"]), change))
     assert (refusal.error, refusal.seq) == ("CopyNeeded", 2)
-    assert refusal.fields == {"table": "public.t", "cause": f"{operation} on public.t does not tell which row is meant"}
+    assert refusal.fields == {"table": "public.t", "cause": f"{operation} on public.t does not identify its row"}
 
 
 @pytest.mark.parametrize(
     ("sent", "cause"),
     [
-        (table({"id": "int"}, oid=1), "column name is not sent any more"),
+        (table({"id": "int"}, oid=1), "column name is missing in the stream"),
         (table({"id": "int", "name": "string", "x": "int"}, oid=1), "column x is new"),
         (table({"id": "int", "name": "long"}, oid=1), "column name has another type"),
         (
@@ -156,7 +159,7 @@ def test_a_message_that_is_too_short_or_too_long_refuses_its_table(broken: bytes
 
 def test_the_earliest_refusal_of_a_partitioned_table_is_kept_whichever_partition_it_is_in() -> None:
     root = table({"id": "int", "d": "date"}, oid=1, partitioned=True)
-    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid), ZERO)
     made.feed([
         begin(5), relation(root, 11), relation(root, 12), insert(12, ["1", "infinity"]), commit(5),
         begin(50), insert(11, ["2", "infinity"]), commit(50),
@@ -167,8 +170,8 @@ def test_the_earliest_refusal_of_a_partitioned_table_is_kept_whichever_partition
 
 def test_a_partition_without_identity_takes_inserts_alone() -> None:
     root = replace(table({"id": "int"}, oid=1, partitioned=True), key_index=9)
-    leaf = table({"id": "int"}, key=(), identity=Identity.NOTHING, oid=11)
-    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    leaf = table({"id": "int"}, key=(), identity=ReplicaIdentity.NOTHING, oid=11)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid), ZERO)
     made.feed([begin(5), relation(leaf), insert(11, ["1"]), commit(5)])
     assert made.cut().refusals == {}
     made.feed([begin(50), update(11, ["2"]), commit(50)])
@@ -178,23 +181,23 @@ def test_a_partition_without_identity_takes_inserts_alone() -> None:
 @pytest.mark.parametrize(
     ("index", "key", "identity", "refused"),
     [
-        (9, ("id",), Identity.DEFAULT, False),
-        (9, ("id", "v"), Identity.DEFAULT, False),
-        (9, ("v",), Identity.DEFAULT, True),
-        (9, (), Identity.FULL, False),
-        (0, ("id",), Identity.DEFAULT, False),
-        (0, ("id", "v"), Identity.DEFAULT, True),
-        (0, (), Identity.FULL, True),
-        (0, (), Identity.NOTHING, True),
+        (9, ("id",), ReplicaIdentity.DEFAULT, False),
+        (9, ("id", "v"), ReplicaIdentity.DEFAULT, False),
+        (9, ("v",), ReplicaIdentity.DEFAULT, True),
+        (9, (), ReplicaIdentity.FULL, False),
+        (0, ("id",), ReplicaIdentity.DEFAULT, False),
+        (0, ("id", "v"), ReplicaIdentity.DEFAULT, True),
+        (0, (), ReplicaIdentity.FULL, True),
+        (0, (), ReplicaIdentity.NOTHING, True),
     ],
 )
 def test_a_partition_that_had_another_key_than_its_root_has_is_copied(
-    index: int, key: tuple[str, ...], identity: Identity, refused: bool
+    index: int, key: tuple[str, ...], identity: ReplicaIdentity, refused: bool
 ) -> None:
     """Without an index of the root's, only a message that flags the key itself tells that it was unique."""
     root = replace(table({"id": "int", "v": "int"}, oid=1, partitioned=True), key_index=index)
     leaf = table({"id": "int", "v": "int"}, key=key, identity=identity, oid=11)
-    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid), ZERO)
     made.feed([begin(5), relation(leaf), insert(11, ["1", "2"]), commit(5)])
     assert [refusal.error for some in made.cut().refusals.values() for refusal in some] == ["CopyNeeded"] * refused
 
@@ -202,6 +205,6 @@ def test_a_partition_that_had_another_key_than_its_root_has_is_copied(
 def test_an_update_of_a_partition_by_a_key_that_the_root_has_not_is_copied() -> None:
     root = table({"id": "int", "v": "int"}, key=(), oid=1, partitioned=True)
     leaf = table({"id": "int", "v": "int"}, oid=11)
-    made = Decoder(lambda described: Target(root, 1, described.oid), ZERO)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid), ZERO)
     made.feed([begin(5), relation(leaf), insert(11, ["1", "2"]), update(11, ["1", "3"]), commit(5)])
     assert only(made.cut(), 1).error == "CopyNeeded"

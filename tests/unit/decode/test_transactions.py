@@ -1,4 +1,4 @@
-"""Which changes a cut holds, in which order, and what stays."""
+"""The changes of a cut, their order, and what remains for the next one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from inline_decoder import Cut, InlineDecoder
 from stream_encoder import (
     begin,
     commit,
@@ -21,8 +22,7 @@ from stream_encoder import (
     truncate,
     update,
 )  # fmt: skip
-from wal2lake.decode import Cut, Decoder, Relation, Target
-from wal2lake.decode import pgoutput as pgoutput_module
+from wal2lake.decode import Relation, Target
 from wal2lake.decode.messages import Messages
 from wal2lake.errors import SourceError
 from wal2lake.position import ZERO, Lsn
@@ -52,18 +52,18 @@ def test_a_cut_leaves_the_open_transaction_and_its_bytes() -> None:
     first = [begin(100), relation(ONE), insert(1, ["1", "a"]), commit(100, 110)]
     second = [begin(200), insert(1, ["2", "b"])]
     made.feed(first + second)
-    assert (made.in_transaction, made.has_complete) == (True, True)
-    assert made.pending_bytes == sum(map(len, first + second))
-    assert made.open_bytes == sum(map(len, second))
+    assert (made.intake.in_transaction, made.intake.has_complete) == (True, True)
+    assert made.intake.pending_bytes == sum(map(len, first + second))
+    assert made.intake.open_bytes == sum(map(len, second))
     assert rows(made.cut().tables, "id") == [(1,)]
-    assert (made.in_transaction, made.has_complete) == (True, False)
-    assert made.pending_bytes == made.open_bytes == sum(map(len, second))
+    assert (made.intake.in_transaction, made.intake.has_complete) == (True, False)
+    assert made.intake.pending_bytes == made.intake.open_bytes == sum(map(len, second))
     made.feed([insert(1, ["3", "c"])])
     made.feed([commit(200, 210)])
-    assert (made.in_transaction, made.has_complete) == (False, True)
+    assert (made.intake.in_transaction, made.intake.has_complete) == (False, True)
     cut = made.cut()
     assert rows(cut.tables, "id", "_seq") == [(2, 0), (3, 2)]
-    assert (made.pending_bytes, made.open_bytes, cut.to_lsn) == (0, 0, Lsn(210))
+    assert (made.intake.pending_bytes, made.intake.open_bytes, cut.to_lsn) == (0, 0, Lsn(210))
 
 
 def test_messages_fed_one_by_one_give_the_same_as_at_once() -> None:
@@ -77,7 +77,7 @@ def test_messages_fed_one_by_one_give_the_same_as_at_once() -> None:
 def test_an_empty_transaction_moves_the_position() -> None:
     made = decoder(ONE)
     made.feed([begin(100), commit(100, 130, us=1_000_000)])
-    assert made.has_complete
+    assert made.intake.has_complete
     assert made.cut() == Cut(Lsn(130), 1, datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC), (), {}, {})
 
 
@@ -119,7 +119,7 @@ def test_types_origins_and_logical_messages_are_passed_over() -> None:
     assert rows(made.cut().tables, "id", "_seq") == [(1, 0)]
 
 
-def test_a_truncate_of_several_tables_counts_once_and_stands_between_the_rows() -> None:
+def test_a_truncate_of_several_tables_counts_once_between_the_rows() -> None:
     made = decoder(ONE, TWO)
     made.feed([
         begin(100), relation(ONE), relation(TWO), insert(1, ["1", "a"]), truncate(1, 2), insert(1, ["2", "b"]),
@@ -140,7 +140,7 @@ def test_a_description_in_the_middle_of_a_transaction_leaves_the_rows_before_it_
         asked.append(described)
         return versions[len(described.columns)]
 
-    made = Decoder(resolve, ZERO)
+    made = InlineDecoder(resolve, ZERO)
     made.feed([
         begin(100), relation(ONE), insert(1, ["1", "a"]), relation(wider), insert(1, ["2", "b", "9"]), commit(100),
         begin(200), insert(1, ["3", "c", None]), commit(200),
@@ -159,7 +159,7 @@ def test_a_resolver_that_fails_loses_nothing() -> None:
     def resolve(described: Relation) -> Target | None:
         return answers.pop()
 
-    made = Decoder(resolve, ZERO)
+    made = InlineDecoder(resolve, ZERO)
     messages = [Messages.of([begin(100), relation(ONE), insert(1, ["1", "a"]), truncate(1), commit(100)])]
     with pytest.raises(IndexError):
         made.decode(messages)
@@ -171,7 +171,7 @@ def test_a_resolver_that_fails_loses_nothing() -> None:
 
 def test_partitions_with_another_order_of_columns_come_in_one_batch_in_order() -> None:
     root = table({"id": "int", "name": "string"}, oid=1, partitioned=True)
-    made = Decoder(lambda described: Target(root, 1, described.oid, f"part {described.oid}"), ZERO)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid, f"part {described.oid}"), ZERO)
     made.feed([
         begin(100), relation(root, 11), relation(root, 12, ["name", "id"]), insert(11, ["1", "a"]),
         insert(12, ["b", "2"]), insert(11, ["3", "c"]), truncate(12), delete(12, [None, "4"]), commit(100),
@@ -189,7 +189,7 @@ def test_a_spilled_transaction_counts_on_and_keeps_its_truncations_for_the_cut()
     made = decoder(ONE)
     made.feed([begin(100, us=3, xid=9), relation(ONE), insert(1, ["1", "a"]), truncate(1)])
     assert rows(made.spill(), "id", "_seq", "_xid", "_commit_lsn") == [(1, 0, 9, 100)]
-    assert (made.pending_bytes, made.open_bytes, made.in_transaction) == (0, 0, True)
+    assert (made.intake.pending_bytes, made.intake.open_bytes, made.intake.in_transaction) == (0, 0, True)
     made.feed([insert(1, ["2", "b"]), insert(1, ["x", "b"])])
     spilled = made.spill()
     assert rows(spilled, "id", "_seq", "_xid") == [(2, 4, 9), (None, 6, 9)]
@@ -236,23 +236,23 @@ def test_a_boundary_before_the_end_of_a_spilled_transaction_holds_nothing_of_it(
 
 
 @pytest.mark.parametrize("most_bytes", [1, 60, 130, 1000])
-def test_where_the_stream_is_sliced_makes_no_difference(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_stream_is_sliced_makes_no_difference(most_bytes: int) -> None:
     stream = [begin(100), relation(ONE), insert(1, ["1", "a"]), insert(1, ["2", "a"]), truncate(1), commit(100, 110),
               begin(110), commit(110, 120), begin(120, xid=7), insert(1, ["3", "a"]), commit(120, 130)]  # fmt: skip
     whole, sliced = decoder(ONE), decoder(ONE)
     whole.feed(stream)
     expected = whole.cut()
-    monkeypatch.setattr(pgoutput_module, "SLICE_BYTES", most_bytes)
     sliced.feed(stream)
-    cut = sliced.cut()
+    cut = sliced.cut(most_bytes)
     columns = "id", "_commit_lsn", "_seq", "_xid"
     assert rows(cut.tables, *columns) == rows(expected.tables, *columns)
     assert replace(cut, tables=()) == replace(expected, tables=())
 
 
-def test_large_tables_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pgoutput_module, "SLICE_BYTES", 2000)
-    cut = decode(table({"id": "int", "name": "string"}, oid=1), *(insert(1, [str(n), "x" * 90]) for n in range(100)))
+def test_large_tables_come_in_several_batches() -> None:
+    made = decoder(ONE)
+    made.feed([begin(100), relation(ONE), *(insert(1, [str(n), "x" * 90]) for n in range(100)), commit(100)])
+    cut = made.cut(most_bytes=2000)
     assert len(cut.tables) > 3
     assert rows(cut.tables, "id", "_seq") == [(n, 2 * n) for n in range(100)]
     assert sum(decoded.inserts for decoded in cut.tables) == 100

@@ -1,4 +1,4 @@
-"""Texts of values become exactly the values that PostgreSQL meant."""
+"""Texts of values are parsed exactly."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_encoder import decode, insert, rows, table
-from wal2lake.decode import spans
-from wal2lake.schema import Identity
+from wal2lake.schema import ReplicaIdentity
+from wal2lake.types import slices
 
 
 def values(lake: str, *texts: str | bytes | None, **column: Any) -> list[Any]:
     """What a column of this lake type holds after these texts were sent; none may be refused."""
-    schema = table({"v": lake}, key=(), identity=Identity.FULL)
+    schema = table({"v": lake}, key=(), identity=ReplicaIdentity.FULL)
     schema = replace(schema, columns=(replace(schema.columns[0], **column),))
     cut = decode(schema, *(insert(1000, [text]) for text in texts))
     assert cut.refusals == {}
@@ -87,7 +87,7 @@ def test_strings_stay_as_they_are() -> None:
 
 
 def test_texts_beyond_the_reach_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "_REACH_BITS", 7)
+    monkeypatch.setattr(slices, "_REACH_BITS", 7)
     texts = [f"{n:03d}" + "x" * (n % 100) for n in range(200)]
     assert values("string", *texts) == texts
 
@@ -172,7 +172,7 @@ def spelled(value: Any) -> str | None:
 @given(st.lists(row_values, min_size=1, max_size=30))
 def test_random_rows_come_back_as_they_were_sent(sent: list[tuple[Any, ...]]) -> None:
     kinds = ["long", "string", "decimal(38,10)", "timestamp", "binary", "boolean", "double", "date"]
-    schema = table({f"c{n}": kind for n, kind in enumerate(kinds)}, key=(), identity=Identity.FULL)
+    schema = table({f"c{n}": kind for n, kind in enumerate(kinds)}, key=(), identity=ReplicaIdentity.FULL)
     cut = decode(schema, *(insert(1000, [spelled(value) for value in row]) for row in sent))
     assert cut.refusals == {}
     assert rows(cut.tables, *schema.names) == sent

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from wal2lake.lake import archive
+from wal2lake.lake.spark import archive
 
 
-def test_a_spark_that_was_installed_anew_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reinstalled_spark_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = tmp_path / "pyspark" / "jars" / "spark-core_2.13-4.1.4.jar"
     jar.parent.mkdir(parents=True)
     jar.touch()

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import SecretStr
 
+from wal2lake.config import Config, SourceConfig
 from wal2lake.errors import TableError
-from wal2lake.lake.carriable import require_carriable
-from wal2lake.pgtypes import LakeType
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.lake.applying import carriable
+from wal2lake.lake.iceberg.tables import IcebergTables
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
+
+ICEBERG = IcebergTables(Config(source=SourceConfig(dsn=SecretStr("postgresql://nobody@nowhere/none"))))
 
 
 def table(*names: str) -> TableSchema:
     columns = tuple(Column(name, 23, -1, "int4", LakeType.parse("int"), attnum=i) for i, name in enumerate(names, 1))
-    return TableSchema(1, TableId("public", "it's"), columns, (), Identity.FULL)
+    return TableSchema(1, TableId("public", "it's"), columns, (), ReplicaIdentity.FULL)
+
+
+def require_carriable(schema: TableSchema) -> None:
+    carriable.require_carriable(schema, ICEBERG)
 
 
 def refusal(*names: str) -> TableError:

@@ -1,22 +1,21 @@
-"""Which commit a batch becomes, from its facts alone."""
+"""The kind of commit for a batch, from its facts."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from wal2lake.changelog.manifest import Segment, Truncation
+from wal2lake.change import Truncation
+from wal2lake.changelog.manifest import Segment
 from wal2lake.errors import CopyNeeded
-from wal2lake.lake.commit_plan import How, plan
+from wal2lake.lake.applying.commit_plan import How, plan_commit
 from wal2lake.lake.model import Batch
-from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 COLUMNS = (Column("id", 23, -1, "int4", LakeType.parse("int")),)
-KEYED = TableSchema(1, TableId("public", "t"), COLUMNS, ("id",), Identity.DEFAULT)
-WHOLE = TableSchema(1, TableId("public", "t"), COLUMNS, (), Identity.FULL)
+KEYED = TableSchema(1, TableId("public", "t"), COLUMNS, ("id",), ReplicaIdentity.DEFAULT)
+WHOLE = TableSchema(1, TableId("public", "t"), COLUMNS, (), ReplicaIdentity.FULL)
 
 
 def segment(inserts: int = 0, updates: int = 0, deletes: int = 0, key_changes: int = 0, unchanged: int = 0) -> Segment:
@@ -24,7 +23,7 @@ def segment(inserts: int = 0, updates: int = 0, deletes: int = 0, key_changes: i
 
 
 def batch(*segments: Segment, truncations: tuple[Truncation, ...] = (), skip: int | None = None) -> Batch:
-    given = tuple((Path("f"), one) for one in segments)
+    given = tuple(("f", one) for one in segments)
     return Batch(Lsn(100), 1, given, truncations, None if skip is None else Lsn(skip))
 
 
@@ -45,24 +44,24 @@ def batch(*segments: Segment, truncations: tuple[Truncation, ...] = (), skip: in
     ],
 )
 def test_facts_decide_the_commit(schema: TableSchema, changes: Batch, how: How) -> None:
-    assert plan(schema, changes).how is how
+    assert plan_commit(schema, changes).how is how
 
 
 def test_only_the_last_truncation_of_the_whole_table_and_what_follows_counts() -> None:
     truncations = (
         Truncation(Lsn(5), 1), Truncation(Lsn(5), 3, 9, None), Truncation(Lsn(8), 2), Truncation(Lsn(8), 4, 9, None),
     )  # fmt: skip
-    planned = plan(KEYED, batch(truncations=truncations))
+    planned = plan_commit(KEYED, batch(truncations=truncations))
     assert planned.after == (8, 2)
     assert planned.emptied == truncations[3:]
     assert planned.gone == ()
 
 
-def test_partition_that_its_rows_do_not_tell_asks_for_a_re_copy() -> None:
+def test_partition_whose_rows_are_unknown_needs_a_re_copy() -> None:
     with pytest.raises(CopyNeeded, match="TRUNCATE"):
-        plan(KEYED, batch(truncations=(Truncation(Lsn(5), 1, 9, None),)))
+        plan_commit(KEYED, batch(truncations=(Truncation(Lsn(5), 1, 9, None),)))
 
 
 def test_batch_of_updates_and_deletes_needs_no_insert() -> None:
-    assert not plan(KEYED, batch(segment(updates=2, deletes=1))).may_insert
-    assert plan(KEYED, batch(segment(updates=2, key_changes=1))).may_insert
+    assert not plan_commit(KEYED, batch(segment(updates=2, deletes=1))).may_insert
+    assert plan_commit(KEYED, batch(segment(updates=2, key_changes=1))).may_insert

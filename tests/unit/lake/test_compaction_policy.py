@@ -6,7 +6,9 @@ import pytest
 
 from wal2lake import retry
 from wal2lake.config import MaintenanceConfig
-from wal2lake.lake.compaction_policy import (
+from wal2lake.lake.format import DataFile
+from wal2lake.lake.iceberg.metadata import facts_of
+from wal2lake.lake.maintenance.policy import (
     DELETED_SHARE,
     FULL_SIZE,
     PART_SIZE,
@@ -16,18 +18,15 @@ from wal2lake.lake.compaction_policy import (
     QUIET_SECONDS,
     STEP_SIZE,
     TINY,
-    DataFile,
-    Facts,
     Memory,
-    Work,
     after_failure,
     after_success,
     choose,
     due,
-    facts_of,
     seen,
     tidied_until,
 )
+from wal2lake.lake.model import Facts, Work
 
 SETTINGS = MaintenanceConfig(small_files=30, snapshot_retention=1000, snapshots_kept=100)
 NOW = 1_000_000.0
@@ -105,7 +104,7 @@ def test_a_table_that_is_never_idle_gets_its_maintenance_at_last() -> None:
     assert work is not None and work.urgent
 
 
-def test_old_versions_are_let_go_when_they_are_old_and_many() -> None:
+def test_old_versions_expire_when_they_are_old_and_many() -> None:
     old = NOW - 1300
     assert due(facts(snapshots=1000), Memory(), SETTINGS, NOW) is None
     assert due(facts(snapshots=120, oldest=old), Memory(), SETTINGS, NOW) is None

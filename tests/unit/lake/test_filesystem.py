@@ -6,8 +6,9 @@ import pytest
 
 from wal2lake.config import Config
 from wal2lake.errors import LakeUnwritable
-from wal2lake.lake import Lake, filesystem
-from wal2lake.lake.iceberg_catalog import sqlite_file
+from wal2lake.lake import Lake
+from wal2lake.lake.iceberg import filesystem
+from wal2lake.lake.iceberg.catalog import sqlite_file
 
 TMPFS, PROC = 0x01021994, 0x9FA0
 
@@ -84,7 +85,7 @@ def test_a_sqlite_catalog_that_is_named_is_refused_on_a_network_file_system(far:
     def started(file: Path, path: Path) -> None:
         catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{file}", "warehouse": str(path)}
         config = Config(source={"dsn": "postgresql://nowhere"}, lake={"path": str(path), "catalog": catalog})
-        Lake(config)._spark._require_local_catalog()
+        Lake(config)._tables.require_usable()
 
     with pytest.raises(LakeUnwritable, match="NFS") as refused:
         started(far / "c.db", tmp_path)
@@ -96,4 +97,4 @@ def test_a_catalog_that_is_named_may_be_anywhere(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(filesystem, "_magic", lambda _: 0x6969)
     catalog = {"type": "jdbc", "uri": "jdbc:postgresql://db/catalog", "warehouse": str(tmp_path)}
     config = Config(source={"dsn": "postgresql://nowhere"}, lake={"path": str(tmp_path), "catalog": catalog})
-    Lake(config)._spark._require_local_catalog()
+    Lake(config)._tables.require_usable()

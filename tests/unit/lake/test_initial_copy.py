@@ -1,4 +1,4 @@
-"""Ranges, fetch sizes, directories: what the copy decides before it reads a row."""
+"""Ranges, fetch sizes, directories: decisions before a copy reads rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from wal2lake.lake.initial_copy import fetch_size, for_jdbc, init_statement, range_size, ranges, tasks
+from wal2lake.lake.copying.initial_copy import fetch_size, for_jdbc, init_statement, range_size, ranges, tasks
 from wal2lake.lake.names import directory, literal, quoted
-from wal2lake.lake.spark_settings import driver_settings
+from wal2lake.lake.spark.settings import driver_settings
 from wal2lake.schema import TableId
 
 
@@ -86,11 +86,25 @@ def test_users_jars_classes_and_extensions_are_kept() -> None:
     assert local["spark.sql.extensions"].startswith("my.Extension,org.apache.iceberg")
     assert local["spark.ui.enabled"] == "true"
     assert local["spark.driver.extraJavaOptions"].endswith(" -Dx=1")
-    assert "-XX:+UseParallelGC" in local["spark.driver.extraJavaOptions"]
-    chosen = driver_settings("local[2]", {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, [])
-    assert "UseParallelGC" not in chosen["spark.driver.extraJavaOptions"]
     assert local["spark.master"] == "local[2,3]"
     assert driver_settings("local[*,1]", given, [])["spark.master"] == "local[*,1]"
     cluster = driver_settings("spark://host:7077", given, [Path("/c/a.jar")])
     assert cluster["spark.master"] == "spark://host:7077"
     assert cluster["spark.jars"] == "mine.jar,/c/a.jar"
+
+
+def test_a_garbage_collector_is_chosen_only_where_the_user_has_chosen_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that is given two does not start."""
+    for variable in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def chosen(given: dict[str, str]) -> bool:
+        return "UseParallelGC" in driver_settings("local[2]", given, [])["spark.driver.extraJavaOptions"]
+
+    assert chosen({})
+    for setting in ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"):
+        assert not chosen({setting: "-XX:+UseZGC"})
+    for variable in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+        with monkeypatch.context() as context:
+            context.setenv(variable, "-Xss1m -XX:+UseSerialGC")
+            assert not chosen({})

@@ -1,4 +1,4 @@
-"""Where a MERGE needs to look for the keys of a batch."""
+"""The condition on keys that limits a MERGE."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from wal2lake.changelog.manifest import Segment
-from wal2lake.lake.commit_plan import Plan, plan
-from wal2lake.lake.key_pruning import LARGE, MOST_CHANGES, condition
+from wal2lake.lake.applying.commit_plan import CommitPlan, plan_commit
+from wal2lake.lake.applying.key_pruning import LARGE, MOST_CHANGES, condition
 from wal2lake.lake.model import Batch
-from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 
 def keyed(**types: str) -> TableSchema:
     columns = tuple(Column(name, 25, -1, "", LakeType.parse(type)) for name, type in types.items())
-    return TableSchema(1, TableId("public", "t"), columns, tuple(types), Identity.DEFAULT)
+    return TableSchema(1, TableId("public", "t"), columns, tuple(types), ReplicaIdentity.DEFAULT)
 
 
 def batch(directory: Path, schema: TableSchema, values: dict[str, list[Any]], key_changes: int = 0) -> Batch:
@@ -30,7 +30,7 @@ def batch(directory: Path, schema: TableSchema, values: dict[str, list[Any]], ke
     fields |= {schema.meta.old(column.name): column.lake.arrow for column in schema.columns}
     count = len(next(iter(values.values())))
     pq.write_table(pa.table({name: pa.array(values.get(name, [None] * count), t) for name, t in fields.items()}), path)
-    return Batch(Lsn(9), 1, ((path, Segment("1", count, 1, 1, 0, count, 0, key_changes, 0)),))
+    return Batch(Lsn(9), 1, ((str(path), Segment("1", count, 1, 1, 0, count, 0, key_changes, 0)),))
 
 
 @pytest.mark.parametrize(
@@ -46,32 +46,30 @@ def batch(directory: Path, schema: TableSchema, values: dict[str, list[Any]], ke
         ({"d": "double", "f": "boolean"}, {"d": [1.0], "f": [True]}, ""),
     ],
 )
-def test_keys_that_are_looked_for(
-    tmp_path: Path, types: dict[str, str], values: dict[str, list[Any]], expected: str
-) -> None:
+def test_keys_are_listed(tmp_path: Path, types: dict[str, str], values: dict[str, list[Any]], expected: str) -> None:
     schema = keyed(**types)
     changes = batch(tmp_path, schema, values)
-    assert condition(schema, changes, plan(schema, changes), LARGE * 10) == expected
+    assert condition(schema, changes, plan_commit(schema, changes), LARGE * 10) == expected
 
 
-def test_the_key_before_a_change_of_the_key_is_looked_for_too(tmp_path: Path) -> None:
+def test_the_old_key_of_a_key_change_is_listed_too(tmp_path: Path) -> None:
     schema = keyed(id="int")
     changes = batch(tmp_path, schema, {"id": [1, 2], schema.meta.old("id"): [7, None]}, key_changes=1)
-    assert condition(schema, changes, plan(schema, changes), LARGE * 10) == " AND t.`id` IN (1, 2, 7)"
+    assert condition(schema, changes, plan_commit(schema, changes), LARGE * 10) == " AND t.`id` IN (1, 2, 7)"
 
 
-def test_all_rows_are_looked_at_where_a_list_would_not_help_or_not_do(tmp_path: Path) -> None:
+def test_there_is_no_condition_if_a_list_would_not_help_or_not_be_exact(tmp_path: Path) -> None:
     schema = keyed(id="int")
     changes = batch(tmp_path, schema, {"id": [1, 2]})
-    planned = plan(schema, changes)
+    planned = plan_commit(schema, changes)
     assert condition(schema, changes, planned, LARGE * 2 - 1) == ""
     assert condition(schema, changes, replace(planned, gone=("id > 1",)), LARGE * 10) == ""
     many = batch(tmp_path, schema, {"id": list(range(MOST_CHANGES + 1))})
-    assert condition(schema, many, plan(schema, many), 10**12) == ""
+    assert condition(schema, many, plan_commit(schema, many), 10**12) == ""
 
 
-def test_of_whole_rows_the_values_of_deleted_ones_are_named_by_the_column_that_tells_the_most(tmp_path: Path) -> None:
-    schema = replace(keyed(n="int", id="long", s="string"), key=(), identity=Identity.FULL)
+def test_deleted_whole_rows_are_listed_by_the_column_with_the_most_values(tmp_path: Path) -> None:
+    schema = replace(keyed(n="int", id="long", s="string"), key=(), identity=ReplicaIdentity.FULL)
     values: dict[str, list[Any]] = {"n": [1, 1, 1], "id": [7, 8, 9], "s": ["a", None, "b"], "_op": ["D", "D", "I"]}
     assert condition(schema, whole(tmp_path, schema, values), plan_of(schema, tmp_path, values), 10**6) == (
         " AND t.`id` IN (7L, 8L)"
@@ -88,8 +86,8 @@ def whole(directory: Path, schema: TableSchema, values: dict[str, list[Any]]) ->
     path = directory / "1.parquet"
     types = {column.name: column.lake.arrow for column in schema.columns} | {"_op": pa.string()}
     pq.write_table(pa.table({name: pa.array(values[name], type) for name, type in types.items()}), path)
-    return Batch(Lsn(9), 1, ((path, Segment("1", 3, 1, 1, 1, 0, 2, 0, 0)),))
+    return Batch(Lsn(9), 1, ((str(path), Segment("1", 3, 1, 1, 1, 0, 2, 0, 0)),))
 
 
-def plan_of(schema: TableSchema, directory: Path, values: dict[str, list[Any]]) -> Plan:
-    return plan(schema, whole(directory, schema, values))
+def plan_of(schema: TableSchema, directory: Path, values: dict[str, list[Any]]) -> CommitPlan:
+    return plan_commit(schema, whole(directory, schema, values))

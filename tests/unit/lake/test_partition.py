@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.lake.partition import Untranslatable, translate
-from wal2lake.pgtypes import LakeType
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.lake.applying.partition import Untranslatable, translate
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
 
 COLUMNS = {
     "id": (23, "int"), "x": (20, "long"), "d": (1082, "date"), "Reg ion": (25, "string"), "v": (1043, "string"),
@@ -18,7 +18,7 @@ SCHEMA = TableSchema(
     TableId("public", "p"),
     tuple(Column(name, oid, -1, "", LakeType.parse(lake)) for name, (oid, lake) in COLUMNS.items()),
     (),
-    Identity.DEFAULT,
+    ReplicaIdentity.DEFAULT,
     True,
 )
 

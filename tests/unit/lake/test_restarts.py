@@ -1,5 +1,5 @@
-from wal2lake.lake.jvm import as_properties
-from wal2lake.lake.restarts import LASTING_SECONDS, MOST_IN_A_ROW, Restarts
+from wal2lake.lake.spark.jvm import as_properties
+from wal2lake.lake.spark.restarts import LASTING_SECONDS, MOST_IN_A_ROW, Restarts
 
 
 def test_spark_is_started_again_later_each_time_and_not_for_ever() -> None:

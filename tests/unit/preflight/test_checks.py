@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from wal2lake.config import Config
-from wal2lake.pgtypes import LakeType
+from wal2lake.java import Java, find_java
 from wal2lake.position import Lsn
 from wal2lake.preflight import checks as judgement
-from wal2lake.preflight.collect import check, find_java, look_at_lake
-from wal2lake.preflight.findings import Finding, GroupSlot, JavaFacts, LakeFacts, Level
-from wal2lake.schema import Column, Identity, TableId, TableSchema
-from wal2lake.source.connect import ServerFacts
-from wal2lake.source.facts import HeapFacts, OwnObject, RefusedHeap, owner_remedy
+from wal2lake.preflight.collect import check, look_at_lake
+from wal2lake.preflight.findings import Finding, GroupSlot, LakeFacts, Severity
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.source.sessions.server import ServerFacts
+from wal2lake.source.tables.facts import HeapFacts, OwnObject, RefusedHeap, owner_remedy
 from wal2lake.state import GroupSpec, TableSpec
 from wal2lake.state.records import AppendCounts
+from wal2lake.types import LakeType
 
 SERVER = ServerFacts(
     version=180006, version_text="18.6", wal_level="logical", system_identifier="1", timeline=1, in_recovery=False,
@@ -45,14 +46,14 @@ def server_findings(**changes: object) -> list[Finding]:
     return [
         finding
         for finding in judgement.judge_server(replace(SERVER, **changes), over_socket=False)  # type: ignore[arg-type]
-        if finding.level is not Level.NOTES
+        if finding.level is not Severity.NOTES
     ]
 
 
 def test_a_server_as_it_should_be_gives_nothing_but_the_note_on_kept_wal() -> None:
     assert not server_findings()
     (note,) = judgement.judge_server(SERVER, over_socket=False)
-    assert (note.object, note.level) == ("max_slot_wal_keep_size", Level.NOTES)
+    assert (note.object, note.level) == ("max_slot_wal_keep_size", Severity.NOTES)
 
 
 def test_a_wal_level_below_logical_blocks_and_says_the_command() -> None:
@@ -78,8 +79,10 @@ def test_a_unix_socket_blocks() -> None:
     assert finding.object == "source.dsn"
 
 
-@pytest.mark.parametrize(("megabytes", "level"), [(-1, Level.NOTES), (100, Level.WARNS), (50_000, Level.NOTES)])
-def test_the_limit_of_kept_wal_is_always_told(megabytes: int, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("megabytes", "level"), [(-1, Severity.NOTES), (100, Severity.WARNS), (50_000, Severity.NOTES)]
+)
+def test_the_limit_of_kept_wal_is_always_a_finding(megabytes: int, level: Severity) -> None:
     (finding,) = judgement.judge_server(replace(SERVER, max_slot_wal_keep_mb=megabytes), over_socket=False)
     assert finding.level is level
     assert ("unlimited" in finding.consequence) == (megabytes < 0)
@@ -90,6 +93,19 @@ def test_a_group_that_was_never_run_needs_two_slots_and_two_senders() -> None:
     slots, senders = judgement.judge_room(replace(SERVER, slots_used=9, senders_used=9), [SLOT])
     assert slots.fix == "ALTER SYSTEM SET max_replication_slots = 11; -- then restart PostgreSQL"
     assert senders.fix == "ALTER SYSTEM SET max_wal_senders = 11; -- then restart PostgreSQL"
+
+
+def test_a_polled_slot_needs_no_sender_and_no_slot_for_copies() -> None:
+    polled = replace(SLOT, polled=True)
+    assert not list(judgement.judge_room(replace(SERVER, slots_used=9, senders_used=10), [polled]))
+    (slots,) = judgement.judge_room(replace(SERVER, slots_used=10, senders_used=10), [polled])
+    assert slots.fix == "ALTER SYSTEM SET max_replication_slots = 11; -- then restart PostgreSQL"
+
+
+def test_a_refused_replication_connection_leads_to_polling() -> None:
+    (finding,) = judgement.judge_slot(replace(FOLLOWED, refused="no pg_hba.conf entry"))
+    assert finding.blocks
+    assert 'capture = "poll"' in finding.fix
 
 
 def test_a_running_group_needs_one_more_slot_for_a_copy() -> None:
@@ -117,7 +133,7 @@ def test_a_slot_of_something_else_blocks(slot: GroupSlot) -> None:
 def test_a_slot_read_by_our_own_run_is_a_note_and_by_another_program_a_warning() -> None:
     (ours,) = judgement.judge_slot(replace(FOLLOWED, holder="wal2lake default"))
     (other,) = judgement.judge_slot(replace(FOLLOWED, holder=""))
-    assert (ours.level, other.level) == (Level.NOTES, Level.WARNS)
+    assert (ours.level, other.level) == (Severity.NOTES, Severity.WARNS)
 
 
 def test_a_free_slot_and_one_that_was_never_made_give_nothing() -> None:
@@ -126,23 +142,26 @@ def test_a_free_slot_and_one_that_was_never_made_give_nothing() -> None:
     assert not list(judgement.judge_slot(replace(SLOT, continued=False)))
 
 
-def test_a_role_without_privileges_is_told_what_to_grant() -> None:
+def test_the_findings_for_a_role_without_privileges_are_grants() -> None:
     poor = replace(SERVER, may_replicate=False, may_create_in_database=False)
     theirs = OwnObject("PUBLICATION", ("wal2lake_x",), "boss", owned=False)
-    findings = list(judgement.judge_role(poor, '"app"', '"shop"', [theirs], ["schema wal2lake"]))
+    to_make = ["publication wal2lake_x", "schema wal2lake"]
+    findings = list(judgement.judge_role(poor, '"app"', '"shop"', [theirs], to_make))
     assert [finding.fix for finding in findings] == [
         'ALTER ROLE "app" REPLICATION;', 'GRANT CREATE ON DATABASE "shop" TO "app";',
         'ALTER PUBLICATION "wal2lake_x" OWNER TO "app";',
     ]  # fmt: skip
+    (_, alone, _) = judgement.judge_role(poor, '"app"', '"shop"', [theirs], ["schema wal2lake"])
+    assert alone.fix == 'CREATE SCHEMA wal2lake AUTHORIZATION "app";'
     (on_rds,) = judgement.judge_role(replace(poor, on_rds=True), '"app"', '"shop"', [], [])
     assert on_rds.fix == 'GRANT rds_replication TO "app";'
     assert not list(judgement.judge_role(SERVER, '"app"', '"shop"', [replace(theirs, owned=True)], ["schema wal2lake"]))
 
 
 def test_the_script_has_all_that_sql_can_fix_and_no_name_ends_a_comment() -> None:
-    odd = Finding("a\n; DROP TABLE b", Level.BLOCKS, "is odd", "SELECT 1;", sql=True)
-    other = Finding("Java", Level.BLOCKS, "is not found", "install\nit")
-    note = Finding("b", Level.WARNS, "is so", "SELECT 2;", sql=True)
+    odd = Finding("a\n; DROP TABLE b", Severity.BLOCKS, "is odd", "SELECT 1;", sql=True)
+    other = Finding("Java", Severity.BLOCKS, "is not found", "install\nit")
+    note = Finding("b", Severity.WARNS, "is so", "SELECT 2;", sql=True)
     assert judgement.script([odd, other, note]) == (
         "-- a ; DROP TABLE b: is odd\nSELECT 1;\n-- Java: is not found\n-- no SQL: install it\n"
     )
@@ -161,7 +180,7 @@ def test_an_ordinary_table_gives_nothing() -> None:
     assert not list(judgement.judge_updates(ORDERS, (), ours=True))
 
 
-KEYLESS = RefusedHeap(ORDERS, Identity.DEFAULT, None, True, (), False)
+KEYLESS = RefusedHeap(ORDERS, ReplicaIdentity.DEFAULT, None, True, (), False)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +188,15 @@ KEYLESS = RefusedHeap(ORDERS, Identity.DEFAULT, None, True, (), False)
     [
         ({}, "no primary key", "FULL"),
         ({"primary_key": False}, "deferrable", "FULL"),
-        ({"identity": Identity.NOTHING, "primary_key": True}, "NOTHING", "DEFAULT"),
-        ({"identity": Identity.NOTHING}, "NOTHING", "FULL"),
-        ({"identity": Identity.INDEX, "primary_key": True}, "index of its replica identity is gone", "DEFAULT"),
-        ({"primary_key": True, "unidentified": False, "filtered_by": ["s"]}, "row filter looks at s", "FULL"),
-        ({"identity": Identity.FULL, "unidentified": False, "listed": True}, "list of columns", "DEFAULT"),
+        ({"identity": ReplicaIdentity.NOTHING, "primary_key": True}, "NOTHING", "DEFAULT"),
+        ({"identity": ReplicaIdentity.NOTHING}, "NOTHING", "FULL"),
+        (
+            {"identity": ReplicaIdentity.INDEX, "primary_key": True},
+            "index of its replica identity does not exist",
+            "DEFAULT",
+        ),
+        ({"primary_key": True, "unidentified": False, "filtered_by": ["s"]}, "row filter uses s", "FULL"),
+        ({"identity": ReplicaIdentity.FULL, "unidentified": False, "listed": True}, "column list", "DEFAULT"),
     ],
 )
 def test_a_table_whose_updates_would_be_refused_blocks(changes: dict[str, Any], why: str, identity: str) -> None:
@@ -185,7 +208,7 @@ def test_a_table_whose_updates_would_be_refused_blocks(changes: dict[str, Any], 
     assert "[tables.'public.orders'] append_only = true" in finding.consequence
     assert finding.fix == f'ALTER TABLE "public"."orders" REPLICA IDENTITY {identity};'
     (theirs,) = judgement.judge_updates(ORDERS, heaps, ours=False)
-    assert theirs.level is Level.WARNS
+    assert theirs.level is Severity.WARNS
 
 
 def test_many_partitions_get_their_identity_by_one_statement() -> None:
@@ -229,13 +252,13 @@ def test_names_in_a_fix_are_quoted() -> None:
 
 def schema(*columns: tuple[str, str, str]) -> TableSchema:
     made = tuple(Column(name, 1, -1, type_name, LakeType.parse(lake)) for name, type_name, lake in columns)
-    return TableSchema(1, ORDERS, made, (), Identity.FULL)
+    return TableSchema(1, ORDERS, made, (), ReplicaIdentity.FULL)
 
 
 def test_types_kept_as_text_are_noted_once_per_type() -> None:
     columns = [(f"c{number}", "interval", "string") for number in range(5)]
     (note,) = judgement.judge_types([schema(*columns)])
-    assert (note.object, note.level) == ("type interval", Level.NOTES)
+    assert (note.object, note.level) == ("type interval", Severity.NOTES)
     assert note.consequence.endswith("public.orders.c0, public.orders.c1, public.orders.c2 and 2 more")
 
 
@@ -244,7 +267,7 @@ def test_text_is_not_worth_a_note() -> None:
     assert not list(judgement.judge_types([schema(*natural, ("d", "integer", "int"), ("e", "text[]", "list<string>"))]))
 
 
-def test_a_numeric_without_precision_is_told_how_to_become_a_decimal() -> None:
+def test_the_note_on_a_numeric_without_precision_shows_the_override() -> None:
     (note,) = judgement.judge_types([schema(("total", "numeric", "string"))])
     assert "decimal(20,4)" in note.fix
 
@@ -261,9 +284,9 @@ def test_generated_columns_that_are_not_published_are_noted() -> None:
     assert "virtual" in since.consequence
 
 
-def test_settings_of_a_table_that_no_group_wants_warn() -> None:
+def test_settings_of_a_table_in_no_group_warn() -> None:
     (finding,) = judgement.judge_settings(["public.a", "public.b"], {"public.a"})
-    assert (finding.object, finding.level) == ("[tables.'public.b']", Level.WARNS)
+    assert (finding.object, finding.level) == ("[tables.'public.b']", Severity.WARNS)
 
 
 def test_a_table_of_two_groups_blocks() -> None:
@@ -274,14 +297,14 @@ def test_a_table_of_two_groups_blocks() -> None:
 
 @pytest.mark.parametrize(("java", "blocks"), [((None, None), 1), (("/j", 11), 1), (("/j", 17), 0), (("/j", None), 0)])
 def test_java_17_is_needed(java: tuple[str | None, int | None], blocks: int) -> None:
-    assert sum(finding.blocks for finding in judgement.judge_java(JavaFacts(*java))) == blocks
+    assert sum(finding.blocks for finding in judgement.judge_java(Java(*java))) == blocks
 
 
 def test_a_lake_without_room_warns_and_one_without_access_blocks() -> None:
     assert not list(judgement.judge_lake(LakeFacts("/lake", None, 100), 100))
     (room,) = judgement.judge_lake(LakeFacts("/lake", None, 99), 100)
     (access,) = judgement.judge_lake(LakeFacts("/lake", "Permission denied", 0), 0)
-    assert (room.level, access.level) == (Level.WARNS, Level.BLOCKS)
+    assert (room.level, access.level) == (Severity.WARNS, Severity.BLOCKS)
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21)])
@@ -294,7 +317,7 @@ def test_java_is_found_by_java_home_and_its_release_file(
     binary.chmod(0o755)
     (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert find_java() == JavaFacts(str(binary), major)
+    assert find_java() == Java(str(binary), major)
 
 
 def test_java_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +332,7 @@ def test_java_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytes
 def test_no_java_is_found_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_java() == JavaFacts(None, None)
+    assert find_java() == Java(None, None)
 
 
 def test_looking_at_a_lake_that_does_not_exist_makes_nothing(tmp_path: Path) -> None:
@@ -344,12 +367,12 @@ def test_a_difference_between_configuration_and_state_store_says_what_a_run_does
         for finding in judgement.judge_groups(["both", "off"], specs, ["made", "both", "left", "off"])
     }
     assert set(found) == {"group both", "group off", "group going", "group left"}
-    assert "takes the configuration's" in found["group both"].consequence
+    assert "uses the configuration" in found["group both"].consequence
     assert found["group off"].fix == "wal2lake groups enable off"
     assert found["group left"].fix == "wal2lake groups drop left"
 
 
-def test_a_table_that_the_configuration_means_and_a_command_removed_is_told() -> None:
+def test_a_configured_table_that_a_command_removed_is_a_note() -> None:
     specs = [TableSpec(1, TableId("public", "a"), wanted=False), TableSpec(2, TableId("public", "b"), wanted=True)]
     (finding,) = judgement.judge_removed({1: "public.a", 2: "public.b"}, specs)
     assert finding.object == "public.a" and finding.fix == "wal2lake tables add 'public.a'"

@@ -12,22 +12,22 @@ from wal2lake.config import Config, TableConfig
 from wal2lake.position import ZERO, Lsn
 from wal2lake.reconcile.desired_tables import (
     Naming,
-    arrives,
-    aside,
     by_name,
+    desired_oids,
     enabled,
     groups_of,
-    leaves,
+    interim_name,
     listed,
+    moves_in,
+    moves_out,
     taken_targets,
-    wanted_by,
 )
 from wal2lake.reconcile.handover import handed_at
 from wal2lake.reconcile.renaming import next_name
 from wal2lake.reconcile.table_runtime import TableRuntime
 from wal2lake.scheduling.initial_copies import rounds
 from wal2lake.schema import TableId
-from wal2lake.source.matching import FoundTable, Matched
+from wal2lake.source.tables.matching import FoundTable, Matched
 from wal2lake.state import GroupSpec, TableRecord, TableSpec
 from wal2lake.state.lifecycle import TableState
 
@@ -57,7 +57,7 @@ def test_a_table_is_of_the_group_that_was_asked_for_or_has_it(
 ) -> None:
     specs = {} if spec is None else {7: spec}
     means = Matched((FoundTable(7, T, False),) if matched else (), (), ())
-    assert wanted_by(group, means, specs, held) == ((7,) if wanted else ())
+    assert desired_oids(group, means, specs, held) == ((7,) if wanted else ())
 
 
 LEAF = FoundTable(71, TableId("public", "t_1"), False)
@@ -77,19 +77,19 @@ LEAVES = {7: (71, 72)}
         ([TableSpec(71, T, wanted=True, group="g")], {71: ()}, ()),
     ],
 )
-def test_what_is_asked_of_a_partitioned_table_is_asked_of_what_stands_for_it(
+def test_a_spec_of_a_partitioned_table_applies_to_its_leaves(
     specs: list[TableSpec], units: dict[int, tuple[int, ...]], wanted: tuple[int, ...]
 ) -> None:
     """By command: of a root where leaves are tables, and of a leaf where it is none."""
     asked = {spec.oid: spec for spec in specs}
     means = (LEAF,) if LEAF.oid not in units else ()
-    assert wanted_by("g", Matched(means, (), (), units=units), asked, {}) == wanted
+    assert desired_oids("g", Matched(means, (), (), units=units), asked, {}) == wanted
 
 
 def test_a_table_on_its_way_is_both_groups() -> None:
-    assert (leaves(MOVING, "old"), leaves(MOVING, "new")) == (True, False)
-    assert (arrives(MOVING, "new"), arrives(MOVING, "old"), arrives(None, "new")) == (True, False, False)
-    assert not leaves(replace(MOVING, handed_lsn=Lsn(1)), "old")
+    assert (moves_out(MOVING, "old"), moves_out(MOVING, "new")) == (True, False)
+    assert (moves_in(MOVING, "new"), moves_in(MOVING, "old"), moves_in(None, "new")) == (True, False, False)
+    assert not moves_out(replace(MOVING, handed_lsn=Lsn(1)), "old")
 
 
 def test_a_lake_table_is_named_by_command_then_configuration_then_source() -> None:
@@ -115,7 +115,7 @@ def test_a_lake_table_follows_the_name_unless_it_was_chosen_or_is_to_be_kept() -
 
 
 def test_a_lake_table_that_made_room_gets_its_name_whatever_the_rule_says() -> None:
-    away = aside(SCHEMA.id, SCHEMA.oid)
+    away = interim_name(SCHEMA.id, SCHEMA.oid)
     assert Naming({}, "keep").renamed(SCHEMA, away, None) == SCHEMA.id
 
 
@@ -123,8 +123,10 @@ def _named(oid: int, source: str, lake: str, wanted: str | None = None, made: bo
     table = run()
     table.schema = replace(SCHEMA, oid=oid, id=TableId("public", source))
     moment = datetime.now(UTC) if made else None
-    table.update(oid=oid, id=table.schema.id, target=TableId("public", lake), last_commit_at=moment)
-    table.renaming = TableId("public", wanted) if wanted else None
+    table.record = replace(
+        table.record, oid=oid, id=table.schema.id, target=TableId("public", lake), last_commit_at=moment
+    )
+    table.set_rename(TableId("public", wanted) if wanted else None)
     return table
 
 
@@ -142,21 +144,21 @@ def test_a_lake_table_is_renamed_when_its_name_is_free() -> None:
     t, new = _named(1, "t_old", "t", "t_old"), _named(2, "t", "t_new", "t")
     assert _next(t, new) == "t_old"
     assert _next(new, t) is None
-    t.update(target=TableId("public", "t_old"))
+    t.set_target(TableId("public", "t_old"))
     assert _next(new, t) == "t"
 
 
 def test_lake_tables_that_have_each_other_s_names_move_aside() -> None:
     a, b = _named(1, "b", "a", "b"), _named(2, "a", "b", "a")
     assert _next(a, b) == "wal2lake_moving_1" and _next(b, a) == "wal2lake_moving_2"
-    a.update(target=TableId("public", "wal2lake_moving_1"))
+    a.set_target(TableId("public", "wal2lake_moving_1"))
     assert _next(b, a) == "a" and _next(a, b) is None
 
 
 def test_a_lake_table_that_stays_is_not_waited_for() -> None:
     table, stays = _named(1, "t", "t_new", "t"), _named(2, "kept", "t")
-    assert "is that of source table public.kept" in str(_next(table, stays))
-    assert "is that of source table public.kept" in str(_next(table, elsewhere={"t": "kept"}))
+    assert "belongs to source table public.kept" in str(_next(table, stays))
+    assert "belongs to source table public.kept" in str(_next(table, elsewhere={"t": "kept"}))
 
 
 def test_a_table_that_has_no_lake_table_holds_no_name() -> None:
@@ -165,7 +167,7 @@ def test_a_table_that_has_no_lake_table_holds_no_name() -> None:
 
 def test_a_dropped_table_is_waited_for() -> None:
     gone = _named(2, "t", "t")
-    gone.leaving = Lsn(1)
+    gone.dropped_at_source(Lsn(1))
     assert _next(_named(1, "t", "t_new", "t"), gone) is None
 
 
@@ -183,13 +185,13 @@ def test_a_name_means_the_live_table(states: tuple[str, str], meant: int) -> Non
     assert [record.oid for record in listed(records)] == ([meant] if "STREAMING" in states else [1, 2])
 
 
-def test_the_name_of_a_source_table_stands_above_that_of_a_lake_table() -> None:
+def test_the_name_of_a_source_table_takes_precedence_over_that_of_a_lake_table() -> None:
     other = TableRecord("g", 8, TableId("public", "u"), TableState.STREAMING, target=T)
     assert by_name([TableRecord("g", 7, T, TableState.ERRORED), other])[T].oid == 7
     assert by_name([other])[T].oid == 8
 
 
-def test_the_configuration_s_group_stands_above_one_of_the_same_name() -> None:
+def test_a_configured_group_takes_precedence_over_one_of_the_same_name() -> None:
     config = Config(source={"dsn": "postgresql://db/x"})
     specs = {
         "default": GroupSpec("default", True, ("other.*",)),
@@ -214,21 +216,21 @@ def test_a_lake_table_that_another_source_table_has_is_taken() -> None:
 
 def test_a_table_is_handed_over_where_both_groups_have_it() -> None:
     table = copied()
-    table.become(TableState.STREAMING)
+    assert table.caught_up(ZERO)
     assert handed_at(table, None, Lsn(100)) is None
     assert handed_at(table, Lsn(50), Lsn(49)) is None
     assert handed_at(table, Lsn(50), Lsn(60)) == Lsn(60)
-    table.arrive(manifest(3))
+    table.note_manifest(manifest(3))
     assert handed_at(table, Lsn(50), Lsn(60)) is None
     table.finish(applied(5), [manifest(6)])
     assert handed_at(table, Lsn(50), Lsn(90)) == applied(5).lsn
-    table.become(TableState.PAUSED)
+    table.pause()
     assert handed_at(table, Lsn(50), Lsn(90)) is None
 
 
 def test_a_table_that_needs_a_copy_anyway_is_handed_over_at_once() -> None:
     table = run()
-    table.resync = True
+    table.request_copy()
     assert handed_at(table, None, ZERO) == ZERO
 
 
@@ -242,11 +244,10 @@ def test_tables_asked_for_together_are_copied_at_one_snapshot() -> None:
 
 def test_only_what_goes_away_by_itself_is_waited_for_over_a_restart() -> None:
     now = datetime.now(UTC)
-    table = run(TableState.ERRORED)
-    table.update(kind="transient", retry_at=now + timedelta(seconds=5))
+    record = replace(run(TableState.ERRORED).record, kind="transient", retry_at=now + timedelta(seconds=5))
+    table = TableRuntime(SCHEMA, record)
     assert table.still_waits(now) and not table.still_waits(now + timedelta(seconds=6))
-    table.update(kind="configuration")
-    assert not table.still_waits(now)
+    assert not TableRuntime(SCHEMA, replace(record, kind="configuration")).still_waits(now)
 
 
 def test_each_transition_is_remembered_with_its_error() -> None:

@@ -1,4 +1,4 @@
-"""Work beside the loop: one of a kind at a time, and what follows from it is the loop's."""
+"""Background tasks: one of a kind at a time, and results are handled by the loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from waiting import wait_until
 from wal2lake.errors import ConnectionFailed
+from wal2lake.executor import SYSTEM_EXECUTOR
 from wal2lake.scheduling.background import BackgroundTasks
 
 PATIENCE = 5.0
@@ -22,7 +23,7 @@ def woken() -> threading.Event:
 
 @pytest.fixture
 def background(woken: threading.Event) -> Iterator[BackgroundTasks]:
-    made = BackgroundTasks("g", woken.set)
+    made = BackgroundTasks("g", woken.set, SYSTEM_EXECUTOR)
     yield made
     made.close()
 
@@ -48,7 +49,7 @@ def test_what_follows_happens_when_the_loop_asks(background: BackgroundTasks, wo
     assert results == [threading.current_thread()]
 
 
-def test_work_that_fails_is_told_of_and_may_be_begun_again(
+def test_work_that_fails_is_logged_and_may_be_started_again(
     background: BackgroundTasks, woken: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -1,22 +1,23 @@
 from dataclasses import replace
-from pathlib import Path
 
-from wal2lake.changelog.manifest import Manifest, Refusal, Segment, TableCut, Truncation
+from wal2lake.change import Refusal, Truncation
+from wal2lake.changelog.manifest import Manifest, ManifestEntry, Segment
 from wal2lake.errors import CopyNeeded, SchemaChanged, ValueRefused
 from wal2lake.lake.model import Applied
-from wal2lake.pgtypes import LakeType
 from wal2lake.position import Lsn
 from wal2lake.reconcile.change_policy import Policy
-from wal2lake.scheduling.batch_plan import Limit, LogView, Plan, Until, plan
-from wal2lake.schema import Column, Identity, TableId, TableSchema
+from wal2lake.scheduling.batch_plan import BatchPlan, Limit, LogView, Until, plan_batch
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.types import LakeType
+from wal2lake.visibility import Visibility
 
 INT = LakeType.parse("int")
 STRING = LakeType.parse("string")
 ID, N = Column("id", 23, -1, "integer", INT, attnum=1), Column("n", 23, -1, "integer", INT, attnum=2)
-OLD = TableSchema(7, TableId("public", "t"), (ID,), ("id",), Identity.DEFAULT)
+OLD = TableSchema(7, TableId("public", "t"), (ID,), ("id",), ReplicaIdentity.DEFAULT)
 NEW = replace(OLD, columns=(ID, N))
 REKEYED = replace(NEW, key=("n",))
-WHOLE = replace(OLD, key=(), identity=Identity.FULL)
+WHOLE = replace(OLD, key=(), identity=ReplicaIdentity.FULL)
 RETYPED = replace(NEW, columns=(ID, replace(N, type_oid=25, lake=STRING)))
 PARTED = replace(OLD, partitioned=True, key_index=70)
 REMADE = replace(PARTED, key_index=71)
@@ -28,7 +29,7 @@ def segment(name: str, schema: int = 1, size: int = 10) -> Segment:
 
 
 def manifest(number: int, *segments: Segment, **cut: object) -> Manifest:
-    tables = {7: TableCut(7, "public.t", segments, **cut)} if segments or cut else {}  # type: ignore[arg-type]
+    tables = {7: ManifestEntry(7, "public.t", segments, **cut)} if segments or cut else {}  # type: ignore[arg-type]
     return Manifest(number, Lsn(number * 100), Lsn(number * 100 + 100), 1, None, tables)
 
 
@@ -43,21 +44,29 @@ def planned(
     schema: TableSchema = OLD,
     stop: bool = False,
     exchanged: Until | None = None,
-) -> Plan:
+    visibility: Visibility | None = None,
+) -> BatchPlan:
     commits = {"before": (Lsn(110), Lsn(150)), "mixed": (Lsn(150), Lsn(170)), "after": (Lsn(450), Lsn(450))}
+    transactions = {
+        "copied": [(Lsn(310), 751), (Lsn(320), 753)],
+        "running": [(Lsn(330), 752)],
+        "both": [(Lsn(340), 753), (Lsn(350), 754)],
+    }
     view = LogView(
         lambda _, version: SCHEMAS[version],
-        lambda s: Path(s.file),
+        lambda s: s.file,
         lambda s: commits.get(s.file, (Lsn(160), Lsn(999))),
         lambda s: (commits.get(s.file, (Lsn(160), Lsn(999)))[0], s.schema),
+        lambda s: None,
+        lambda s: transactions.get(s.file, [(Lsn(999), 7000)]),
     )
-    applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema)
-    return plan(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop), exchanged)
+    applied = Applied(Lsn(applied_lsn), applied_manifest, 0, 0, schema, visibility=visibility)
+    return plan_batch(applied, manifests, view, Limit(limit, segments, rows), newest, Policy(stop=stop), exchanged)
 
 
-def files(result: Plan) -> list[str]:
+def files(result: BatchPlan) -> list[str]:
     assert result.batch is not None
-    return [str(path) for path, _ in result.batch.segments]
+    return [uri for uri, _ in result.batch.segments]
 
 
 def test_a_batch_holds_whole_manifests_that_are_not_applied() -> None:
@@ -70,7 +79,7 @@ def test_a_batch_holds_whole_manifests_that_are_not_applied() -> None:
 
 
 def test_nothing_new_gives_no_batch() -> None:
-    assert planned(200, 1, manifest(1, segment("a"))) == Plan(None, None)
+    assert planned(200, 1, manifest(1, segment("a"))) == BatchPlan(None, None)
 
 
 def test_a_manifest_that_begins_before_the_copy_is_read_from_the_copy_on() -> None:
@@ -119,6 +128,38 @@ def test_a_refusal_stops_in_front_of_its_manifest() -> None:
     result = planned(100, 0, manifest(1, segment("a")), manifest(2, segment("b"), refusals=(refusal,)), manifest(3))
     assert files(result) == ["a"]
     assert isinstance(result.obstacle, ValueRefused)
+
+
+SEEN = Visibility.of("750:754:752", Lsn(390))
+
+
+def test_a_segment_that_the_copy_holds_is_left_out_and_others_are_filtered() -> None:
+    log = (manifest(3, segment("copied"), segment("running"), segment("both")), manifest(4, segment("after")))
+    result = planned(300, 0, *log, visibility=SEEN)
+    assert files(result) == ["running", "both", "after"]
+    assert result.batch is not None
+    assert (result.batch.visibility, result.batch.skip_before) == (SEEN, None)
+
+
+def test_after_the_last_transaction_that_the_copy_may_hold_nothing_is_filtered() -> None:
+    result = planned(300, 3, manifest(4, segment("copied")), visibility=SEEN)
+    assert files(result) == ["copied"]
+    assert result.batch is not None and result.batch.visibility is None
+
+
+def test_truncations_and_refusals_that_the_copy_holds_are_left_out() -> None:
+    truncations = tuple(Truncation(Lsn(310), seq, xid=xid) for seq, xid in enumerate((751, 752)))
+    refusals = tuple(Refusal(Lsn(320), 1, "ValueRefused", {"table": "t"}, xid) for xid in (751, 754))
+    result = planned(300, 0, manifest(3, truncations=truncations), visibility=SEEN)
+    assert result.batch is not None and result.batch.truncations == truncations[1:]
+    assert planned(300, 0, manifest(3, refusals=refusals[:1]), visibility=SEEN).obstacle is None
+    assert isinstance(planned(300, 0, manifest(3, refusals=refusals), visibility=SEEN).obstacle, ValueRefused)
+
+
+def test_a_position_beyond_what_the_snapshot_may_see_forgets_the_snapshot() -> None:
+    copied = Applied(Lsn(300), 0, 0, 0, OLD, visibility=SEEN)
+    assert copied.at(Lsn(389), 1).visibility == SEEN
+    assert copied.at(Lsn(390), 1).visibility is None
 
 
 def test_a_refusal_that_the_copy_is_past_is_no_obstacle() -> None:
@@ -198,7 +239,7 @@ def test_rows_that_were_sent_whole_are_matched_whole_though_the_catalog_has_show
     result = planned(200, 1, manifest(2, segment("after", 6)), schema=replace(OLD, version=6))
     assert result.batch is not None
     assert result.batch.schema is not None
-    assert (result.batch.schema.key, result.batch.schema.identity) == ((), Identity.FULL)
+    assert (result.batch.schema.key, result.batch.schema.identity) == ((), ReplicaIdentity.FULL)
 
 
 def test_rows_with_a_key_after_rows_without_one_begin_a_batch() -> None:
@@ -256,7 +297,7 @@ def test_a_batch_before_an_exchange_does_not_end_there_if_it_is_full_before() ->
     assert (result.batch.to_lsn, result.batch.to_manifest) == (Lsn(200), 1)
 
 
-def test_partitions_that_the_log_tells_of_are_remembered_before_their_changes_come() -> None:
+def test_partitions_in_the_log_are_stored_before_their_changes_are_applied() -> None:
     told = replace(segment("a", 7), leaves=(11,))
     result = planned(100, 0, manifest(1, told), schema=PARTED)
     assert result.batch is not None and result.batch.schema is not None

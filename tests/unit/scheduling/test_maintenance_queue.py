@@ -6,14 +6,13 @@ from typing import cast
 
 import pytest
 
-from wal2lake.lake import Lake
-from wal2lake.lake.compaction_policy import Work
-from wal2lake.lake.model import Applied
+from wal2lake.clock import SYSTEM_CLOCK
+from wal2lake.lake import Applied, Lake, Work
 from wal2lake.position import Lsn
 from wal2lake.reconcile.table_runtime import TableRuntime
 from wal2lake.scheduling import maintenance_queue
 from wal2lake.scheduling.maintenance_queue import MaintenanceQueue
-from wal2lake.schema import Identity, TableId, TableSchema
+from wal2lake.schema import ReplicaIdentity, TableId, TableSchema
 from wal2lake.state import TableRecord
 from wal2lake.state.lifecycle import TableState
 
@@ -31,14 +30,14 @@ class Judge:
 
 
 def table(oid: int) -> TableRuntime:
-    schema = TableSchema(oid, TableId("public", f"t{oid}"), (), (), Identity.DEFAULT)
+    schema = TableSchema(oid, TableId("public", f"t{oid}"), (), (), ReplicaIdentity.DEFAULT)
     made = TableRuntime(schema, TableRecord("g", oid, schema.id, TableState.STREAMING))
     made.applied = Applied(Lsn(1), 1, 1, 1, schema)
     return made
 
 
 def tended_by(judge: Judge) -> MaintenanceQueue:
-    return MaintenanceQueue(cast("Lake", judge))
+    return MaintenanceQueue(cast("Lake", judge), SYSTEM_CLOCK)
 
 
 def test_only_tables_that_have_committed_are_asked_about() -> None:

@@ -1,4 +1,4 @@
-"""Who gets a worker: the table that has waited longest, and none more than its turn."""
+"""The queue for workers: the table that has waited longest is first."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from waiting import wait_until
+from wal2lake.executor import SYSTEM_EXECUTOR
 from wal2lake.lake.model import Applied
 from wal2lake.position import Lsn
 from wal2lake.reconcile.table_runtime import TableRuntime
 from wal2lake.scheduling.worker_pool import TableJobs, WorkerSlots, apply_workers, outcome
-from wal2lake.schema import Identity, TableId, TableSchema
+from wal2lake.schema import ReplicaIdentity, TableId, TableSchema
 from wal2lake.state import TableRecord
 from wal2lake.state.lifecycle import TableState
 
 
 def table(oid: int) -> TableRuntime:
-    schema = TableSchema(oid, TableId("public", f"t{oid}"), (), (), Identity.DEFAULT)
+    schema = TableSchema(oid, TableId("public", f"t{oid}"), (), (), ReplicaIdentity.DEFAULT)
     return TableRuntime(schema, TableRecord("g", oid, schema.id, TableState.STREAMING))
 
 
@@ -28,7 +29,7 @@ RESULT = Applied(Lsn(1), 1, 1, 1, A.schema)
 
 @pytest.fixture
 def applies() -> Iterator[TableJobs]:
-    made = TableJobs(WorkerSlots("apply", 2), lambda: None)
+    made = TableJobs(WorkerSlots("apply", 2, SYSTEM_EXECUTOR), lambda: None, SYSTEM_EXECUTOR)
     yield made
     made.close()
 
@@ -64,7 +65,16 @@ def test_a_table_with_more_goes_to_the_end_of_the_line(applies: TableJobs) -> No
     assert [applies.next(), applies.next()] == [B, A]
 
 
-def test_nobody_is_called_while_all_workers_are_busy(applies: TableJobs) -> None:
+def test_a_table_that_is_begun_out_of_turn_holds_up_none_of_the_others(applies: TableJobs) -> None:
+    for each in (A, B, C):
+        applies.enqueue(each)
+    work(applies, A)
+    ended(applies, 1)
+    applies.enqueue(A)
+    assert [applies.next(), applies.next(), applies.next(), applies.next()] == [B, C, A, None]
+
+
+def test_no_callback_is_called_while_all_workers_are_busy(applies: TableJobs) -> None:
     hold = threading.Event()
     for each in (A, B):
         applies.start(each, lambda: (hold.wait(5), RESULT)[1])

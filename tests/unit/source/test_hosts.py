@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.source.hosts import attempts, writable
+from wal2lake.source.sessions.hosts import attempts, writable
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal2lake.errors import ConfigError
-from wal2lake.source.connect import jdbc_url
+from wal2lake.source.sessions.connect import jdbc_url
 
 
 @pytest.mark.parametrize("host", ["", "/var/run/postgresql", "@abstract"])

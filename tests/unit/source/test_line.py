@@ -1,4 +1,4 @@
-"""The wire that is read past libpq, fed by a peer that says what a server may say, in pieces of any size."""
+"""The wire that reads the socket directly, with a peer that sends messages of a server in pieces of any size."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import pq
 
-from wal2lake.source.wire import Arrived, Broken, Refused, Said
-from wal2lake.source.wire.line import Line
+from wal2lake.source.streaming.wire import Arrived, Broken, Refused, Said
+from wal2lake.source.streaming.wire.line import Line
 
 BUFFER = 256
 NOTICE = b"SWARNING\0VWARNING\0C55000\0Mskipped \xc3\xa9\0Da row: 1\0\0"
@@ -127,9 +127,9 @@ def test_a_refusal_has_its_state_and_its_words_and_no_detail(peer: Peer) -> None
     [
         ([frame(b"c", b"")], "ended the stream"),
         ([frame(b"C", b"COPY 0\0")], "ended the stream"),
-        ([frame(b"x", b"?")], "none of the server's messages"),
-        ([b"d\0\0\0\0", frame(b"d", row(b"x"))], "none of the server's messages"),
-        ([b"d\xff\xff\xff\xff" + bytes(BUFFER)], "none of the server's messages"),
+        ([frame(b"x", b"?")], "a message that PostgreSQL does not send"),
+        ([b"d\0\0\0\0", frame(b"d", row(b"x"))], "a message that PostgreSQL does not send"),
+        ([b"d\xff\xff\xff\xff" + bytes(BUFFER)], "a message that PostgreSQL does not send"),
     ],
 )  # fmt: skip
 def test_an_end_or_nonsense_breaks_it(peer: Peer, sent: Sequence[bytes], words: str) -> None:

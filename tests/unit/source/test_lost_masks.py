@@ -1,4 +1,4 @@
-"""A table that was masked by a name that it has no more: renamed, or detached from what it was a partition of."""
+"""A table that had masks under a name that it lost: it was renamed, or detached."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from wal2lake.config import TableConfig
 from wal2lake.errors import ConfigError
-from wal2lake.pgtypes import STRING, Masking
-from wal2lake.schema import Column, Identity, TableId, TableSchema
-from wal2lake.source.selection import lost_masks, require_masks
+from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.source.tables.selection import lost_masks, require_masks
+from wal2lake.types import STRING, Masking
 
 ROOT, LEAF, OTHER = (TableId("public", name) for name in ("root", "leaf", "other"))
-CLEAR = TableSchema(7, LEAF, (Column("email", 25, -1, "text", STRING),), (), Identity.FULL)
+CLEAR = TableSchema(7, LEAF, (Column("email", 25, -1, "text", STRING),), (), ReplicaIdentity.FULL)
 MASKED = replace(CLEAR, columns=(replace(CLEAR.columns[0], mask=Masking.NULL),))
 LEAF_OF_ROOT = replace(MASKED, settings_from=(ROOT,))
 OTHER_COLUMN = Column("other", 25, -1, "text", STRING)

@@ -1,4 +1,4 @@
-"""Names and patterns of a group against what a catalog holds."""
+"""Names and patterns of a group matched with a catalog."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import pytest
 
 from wal2lake.errors import ConfigError, SourceRefused, TableMissing
 from wal2lake.schema import TableId
-from wal2lake.source.matching import FoundTable, Pattern, Relation, Tree, named, select
+from wal2lake.source.tables.matching import CatalogRelation, FoundTable, Pattern, Tree, named, select
 
 
-def relation(schema: str, name: str, kind: str = "r", persistence: str = "p", root: int | None = None) -> Relation:
+def relation(
+    schema: str, name: str, kind: str = "r", persistence: str = "p", root: int | None = None
+) -> CatalogRelation:
     oid = abs(hash((schema, name))) % 1_000_000 if name != "parted" else 500
-    return Relation(oid, TableId(schema, name), kind, persistence, root)
+    return CatalogRelation(oid, TableId(schema, name), kind, persistence, root)
 
 
 CATALOG = [
@@ -82,8 +84,8 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         Pattern.parse(text)
 
 
-def _part(oid: int, name: str, kind: str = "r", parent: int | None = 1, persistence: str = "p") -> Relation:
-    return Relation(oid, TableId("public", name), kind, persistence, None if parent is None else 1, parent)
+def _part(oid: int, name: str, kind: str = "r", parent: int | None = 1, persistence: str = "p") -> CatalogRelation:
+    return CatalogRelation(oid, TableId("public", name), kind, persistence, None if parent is None else 1, parent)
 
 
 PARTITIONS = [
@@ -131,7 +133,7 @@ def test_a_leaf_that_can_t_be_mirrored_is_skipped_with_its_root_and_an_error_by_
         leaf_names("sales_tmp")
 
 
-def test_what_is_no_table_of_its_own_is_known_with_what_stands_for_it() -> None:
+def test_relations_that_are_no_tables_of_their_own_are_known_with_their_leaves() -> None:
     assert Tree(PARTITIONS, leafwise=True).units() == {1: (3, 4, 5), 2: (3, 4), 7: ()}
     assert Tree(PARTITIONS).units() == dict.fromkeys((2, 3, 4, 5, 6), ())
 

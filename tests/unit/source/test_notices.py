@@ -1,6 +1,6 @@
 import pytest
 
-from wal2lake.source.stream import names
+from wal2lake.source.streaming.refusals import names
 
 
 @pytest.mark.parametrize(

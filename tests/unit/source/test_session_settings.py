@@ -1,12 +1,12 @@
-"""Settings of a session: what differs is set, and a session that does not take it is refused."""
+"""Settings of a session: differing ones are set, and a session that refuses them is an error."""
 
 from __future__ import annotations
 
 import pytest
 
 from wal2lake.errors import SourceRefused
-from wal2lake.source import session
-from wal2lake.source.connect import _pin, connection_failed
+from wal2lake.source.sessions import session
+from wal2lake.source.sessions.connect import _pin, connection_failed
 
 
 class Server:

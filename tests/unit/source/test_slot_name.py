@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from wal2lake.source.slot import slot_name
+from wal2lake.source.publishing.slot import slot_name
 
 
-def test_a_plain_name_is_told_in_full() -> None:
+def test_a_plain_name_contains_group_and_database() -> None:
     assert slot_name("default", "shop") == "wal2lake_default_shop"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal2lake.position import Lsn
-from wal2lake.source.timeline import parse
+from wal2lake.source.publishing.timeline import parse
 
 HISTORY = """# a comment
 1\t0/5000158\tno recovery target specified

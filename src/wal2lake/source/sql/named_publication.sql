@@ -1,5 +1,5 @@
 -- Tables that a publication holds, with the row filter and the column list that it has for them (15 and later).
--- A table that it holds by its schema, too, is held whole. The fourth column tells one entry from a later one, the last
+-- A table that it holds by its schema, too, is held whole. The fourth column identifies the entry, the last
 -- one whether it is held by its name. To read a filter waits for who has its table locked, so that only those that are
 -- asked for are read.
 SELECT c.oid::int8,

@@ -1,6 +1,6 @@
--- Which rows of the root are in each partition, and the columns that tell it, with their numbers in the root. NULL where no condition tells it for good:
+-- The rows of the root that are in each partition, and the columns of the condition with their numbers in the root. NULL if no condition is valid for good:
 -- the bounds of a default partition are whatever its siblings leave; an expression, a collation in which different texts
--- are equal, or an operator class of somebody's own have no counterpart elsewhere. Reading the bounds waits for ACCESS
+-- are equal, or a user-defined operator class have no counterpart elsewhere. Reading the bounds waits for ACCESS
 -- EXCLUSIVE locks; without `wait`, a partition that is locked, or is to be, is left out.
 WITH above AS MATERIALIZED (
     SELECT c.oid, a.oid AS level

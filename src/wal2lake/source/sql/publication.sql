@@ -1,4 +1,4 @@
--- A publication and what it says of itself. to_jsonb: older servers lack the column for generated columns.
+-- A publication and its options. to_jsonb: older servers lack the column for generated columns.
 SELECT p.oid::int8, p.puballtables, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot,
        coalesce(to_jsonb(p) ->> 'pubgencols', 'n'),
        p.pubinsert AND p.pubtruncate AND NOT p.pubupdate AND NOT p.pubdelete,

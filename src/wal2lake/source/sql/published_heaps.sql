@@ -1,4 +1,4 @@
--- What will be published for each wanted table: the table itself, or the leaves of a partitioned one. A leaf has
+-- What will be published for each mirrored table: the table itself, or the leaves of a partitioned one. A leaf has
 -- grants of its own; to publish it, its root must be owned.
 WITH RECURSIVE {partition_tree}
 SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,

@@ -1,5 +1,5 @@
 -- Tables by oid, with the columns of the primary key and of the replica identity's index, by name and in index order:
--- attribute numbers have holes where columns were dropped. A deferrable or invalid key tells no rows apart. Of a
+-- attribute numbers have holes where columns were dropped. A deferrable or invalid key does not identify rows. Of a
 -- partition, the columns that decide which partition a row is in, at every level above; an expression is NULL there.
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
        (SELECT coalesce(array_agg(a.attname::text ORDER BY k.position), '{}')

@@ -1,5 +1,5 @@
 -- What the catalog adds to the text of values, for each of some types and all that they are made of: labels of enums and
--- attributes of composites. ALTER TYPE changes them without a row in the WAL. xmin and cmin tell of a change that was
+-- attributes of composites. ALTER TYPE changes them without a row in the WAL. xmin and cmin reveal a change that was
 -- taken back; those of a type that was never altered are all the same.
 WITH RECURSIVE parts AS (
     SELECT given AS root, given AS oid FROM unnest(%(oids)s::oid[]) AS given

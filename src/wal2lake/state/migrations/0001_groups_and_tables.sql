@@ -1,5 +1,6 @@
 -- How each group and table stands; people query it.
-CREATE SCHEMA IF NOT EXISTS wal2lake;
+-- A role that may not create schemas may not run CREATE SCHEMA IF NOT EXISTS either, even if a DBA has made the schema.
+DO $$ BEGIN IF to_regnamespace('wal2lake') IS NULL THEN CREATE SCHEMA wal2lake; END IF; END $$;
 CREATE TABLE IF NOT EXISTS wal2lake.version (version int NOT NULL);
 CREATE TABLE IF NOT EXISTS wal2lake.groups (
     name text PRIMARY KEY,

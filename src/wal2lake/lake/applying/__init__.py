@@ -1,0 +1,1 @@
+"""Applying changes to lake tables: the result of a batch, and the commit that writes it."""

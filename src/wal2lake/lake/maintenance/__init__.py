@@ -1,0 +1,1 @@
+"""Maintenance: compaction, expiration, and removal of files that interrupted work has left."""

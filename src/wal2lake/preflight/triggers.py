@@ -1,0 +1,43 @@
+"""Judgements of tables that are captured by triggers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ..quoting import toml
+from ..schema import TableId
+from ..source.triggers import Condition
+from .findings import Finding, Severity
+
+
+def judge_triggers(table: TableId, condition: Condition | None, obstacle: str | None) -> Iterator[Finding]:
+    """A table that is captured by triggers. `condition`: of those that it has; None before the first run."""
+    if obstacle is not None:
+        yield Finding(
+            str(table), Severity.BLOCKS, f"can't be captured by triggers: {obstacle}",
+            f'set capture = "wal" in its group, or exclude = [{toml(str(table))}]',
+        )  # fmt: skip
+    elif condition is None:
+        yield Finding(
+            str(table), Severity.NOTES, "gets statement-level triggers, which write changes to a buffer table",
+            "No action needed",
+        )  # fmt: skip
+    elif condition is Condition.OUTDATED:
+        yield Finding(
+            str(table), Severity.NOTES, "was altered, or its triggers are outdated: the next run replaces them",
+            "No action needed",
+        )  # fmt: skip
+    elif condition is not Condition.INSTALLED:
+        yield Finding(
+            str(table), Severity.WARNS, f"has triggers that are {condition}: changes are not captured, so the next run "
+            "installs them and re-copies the table", "No action needed",
+        )  # fmt: skip
+
+
+def judge_owners(group: str, owners: Collection[str]) -> Iterator[Finding]:
+    """Tables of others, on which triggers can't be installed so that they always fire."""
+    yield Finding(
+        f"group {group}", Severity.BLOCKS,
+        f"has tables of {' and '.join(sorted(owners))}: only an owner can install triggers that always fire",
+        'name tables of the role in tables, or set capture = "wal" with a publication made by a DBA',
+    )  # fmt: skip

@@ -1,0 +1,5 @@
+"""A replication slot that is read through SQL."""
+
+from .stream import PollingStream
+
+__all__ = ["PollingStream"]

@@ -1,0 +1,52 @@
+"""Publications, slots and timelines."""
+
+from .plugin import PluginTrial, try_plugin
+from .publication import (
+    append_name,
+    filter_columns,
+    publication_name,
+    tables_of,
+)
+from .publication import (
+    drop as drop_publication,
+)
+from .publication import (
+    exists as publication_exists,
+)
+from .publication import (
+    types_in as published_types,
+)
+from .publication import (
+    used_by as publication_used_by,
+)
+from .slot import (
+    SlotInfo,
+    slot_name,
+)
+from .slot import (
+    drop as drop_slot,
+)
+from .slot import (
+    info as slot_info,
+)
+from .timeline import left_at as timeline_left_at
+from .timeline import left_at_through_sql as timeline_left_at_through_sql
+
+__all__ = [
+    "PluginTrial",
+    "SlotInfo",
+    "append_name",
+    "drop_publication",
+    "drop_slot",
+    "filter_columns",
+    "publication_exists",
+    "publication_name",
+    "publication_used_by",
+    "published_types",
+    "slot_info",
+    "slot_name",
+    "tables_of",
+    "timeline_left_at",
+    "timeline_left_at_through_sql",
+    "try_plugin",
+]

@@ -1,0 +1,46 @@
+-- One statement's rows into the buffer. A row is copied only if the table still has the columns that the buffer was made
+-- for; otherwise a mark (X) says that the table has to be re-copied, and the writer goes on. Under a snapshot of the
+-- whole transaction the catalog may be older than the rows, so names and types are compared with the rows themselves.
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {settings} AS $capture$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        INSERT INTO {buffer} (op) VALUES ({truncated});
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        IF NOT EXISTS (SELECT FROM wal2lake_old) THEN
+            RETURN NULL;
+        END IF;
+    ELSIF NOT EXISTS (SELECT FROM wal2lake_new) THEN
+        RETURN NULL;
+    END IF;
+    IF (SELECT string_agg(a.attnum || ' ' || quote_ident(a.attname) || ' ' || a.atttypid || ' ' || a.atttypmod, ',' ORDER BY a.attnum)
+        FROM pg_attribute a WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped) IS DISTINCT FROM {layout} THEN
+        INSERT INTO {buffer} (op) VALUES ('X');
+        RETURN NULL;
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        IF EXISTS (SELECT FROM generate_series(1, {highest} + 1) AS s (number)
+                   WHERE (pg_identify_object_as_address('pg_class'::regclass, {oid}, s.number)).object_names[3]
+                   IS DISTINCT FROM ({names}::text[])[s.number]) THEN
+            INSERT INTO {buffer} (op) VALUES ('X');
+            RETURN NULL;
+        END IF;
+        IF TG_OP = 'DELETE' THEN
+            IF (SELECT {types} FROM wal2lake_old n LIMIT 1) IS DISTINCT FROM {oids}::regtype[] THEN
+                INSERT INTO {buffer} (op) VALUES ('X');
+                RETURN NULL;
+            END IF;
+        ELSIF (SELECT {types} FROM wal2lake_new n LIMIT 1) IS DISTINCT FROM {oids}::regtype[] THEN
+            INSERT INTO {buffer} (op) VALUES ('X');
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
+        INSERT INTO {buffer} (op, {into}) SELECT 'D', {values} FROM wal2lake_old n;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO {buffer} (op, {into}) SELECT 'I', {values} FROM wal2lake_new n;
+    END IF;
+    RETURN NULL;
+END
+$capture$

@@ -1,0 +1,19 @@
+"""Capture by statement-level triggers: what is installed, and how the buffers that they fill are read."""
+
+from .installing import Condition, drop_lane, tidy
+from .installing import conditions as trigger_conditions
+from .installing import exists as has_buffers
+from .installing import obstacles as trigger_obstacles
+from .lane import info as lane_info
+from .stream import TriggerStream
+
+__all__ = [
+    "Condition",
+    "TriggerStream",
+    "drop_lane",
+    "has_buffers",
+    "lane_info",
+    "tidy",
+    "trigger_conditions",
+    "trigger_obstacles",
+]

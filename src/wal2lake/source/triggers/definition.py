@@ -1,0 +1,142 @@
+"""What is installed for a table, as SQL: its buffer, the function that fills it, and the triggers that call it.
+
+Values are kept in columns of their own types, without type modifiers, so that nothing is rounded or refused while
+somebody writes. Types that users made are kept as text: a buffer must not stop anybody from altering or dropping them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...quoting import identifier, literal
+from ..sessions import session
+from ..sessions.connect import query
+
+SCHEMA = "wal2lake_changes"
+FIRST_USER_OID = 16384
+"""oids from here on are of objects that users have made"""
+OPERATIONS = ("INSERT", "UPDATE", "DELETE", "TRUNCATE")
+_REFERENCING = {
+    "INSERT": "REFERENCING NEW TABLE AS wal2lake_new",
+    "UPDATE": "REFERENCING OLD TABLE AS wal2lake_old NEW TABLE AS wal2lake_new",
+    "DELETE": "REFERENCING OLD TABLE AS wal2lake_old",
+    "TRUNCATE": "",
+}
+_PINNED = ("DateStyle", "IntervalStyle", "TimeZone", "extra_float_digits", "bytea_output", "lc_monetary")
+
+
+@dataclass(frozen=True)
+class BufferColumn:
+    """A column of a mirrored table, as it was when its buffer was made."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    type_name: str
+    """without the modifier"""
+    output: str
+    """the function that gives the type's text"""
+
+    @property
+    def as_text(self) -> bool:
+        return self.type_oid >= FIRST_USER_OID
+
+    @property
+    def kept_as(self) -> str:
+        return "text" if self.as_text else self.type_name
+
+    def to_json(self) -> list[Any]:
+        return [self.name, self.type_oid, self.typmod, self.type_name, self.output]
+
+    def text(self, value: str) -> str:
+        """PostgreSQL's text of a value: a cast to text is another one for some types."""
+        return f"textin({self.output}({value}))"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The rows that were captured of a table while its columns were these."""
+
+    relid: int
+    generation: int
+    columns: tuple[BufferColumn, ...]
+    layout: str
+    retired: str | None = None
+    """a transaction that was running, or had not begun, when the next generation took over; None: it is filled"""
+
+    @property
+    def name(self) -> str:
+        return f"{SCHEMA}.changes_{self.relid}" + (f"_{self.generation}" if self.generation else "")
+
+    def create(self) -> str:
+        columns = "".join(f", c{number} {column.kept_as}" for number, column in enumerate(self.columns))
+        return (
+            f"CREATE TABLE {self.name} (id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),"
+            f' xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL{columns})'
+            " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)"
+        )
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What one table, or one partition of it, has of its own."""
+
+    relid: int
+    table: str
+    """qualified and quoted"""
+    layout: str
+    """as `trigger_layout.sql` gives it"""
+    numbered: Sequence[tuple[int, str, int]]
+    """number, name and type of each column that the table has"""
+    buffer: Buffer
+    part: bool = False
+    """whether it is a partition: emptying it does not empty the table"""
+
+    @property
+    def function(self) -> str:
+        return f"{SCHEMA}.capture_{self.relid}"
+
+    @property
+    def create_function(self) -> str:
+        columns = self.buffer.columns
+        highest = max((number for number, _, _ in self.numbered), default=0)
+        names = {number: name for number, name, _ in self.numbered}
+        listed = [literal(names[number]) if number in names else "NULL" for number in range(1, highest + 1)]
+        settings = "SET search_path = pg_catalog, pg_temp"
+        if any(column.as_text for column in columns):
+            settings += "".join(f" SET {name} = {literal(session.SETTINGS[name])}" for name in _PINNED)
+        text = query("trigger_function").decode()
+        own = [(column, f"n.{identifier(column.name)}") for column in columns]
+        values = ", ".join(column.text(name) if column.as_text else name for column, name in own)
+        return text.format(
+            function=self.function,
+            buffer=self.buffer.name,
+            settings=settings,
+            truncated="'X'" if self.part else "'T'",
+            oid=self.relid,
+            layout=literal(self.layout),
+            highest=highest,
+            names=f"ARRAY[{', '.join(listed)}]",
+            types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(name)})' for _, name, _ in self.numbered)}]",
+            oids=f"ARRAY[{', '.join(str(oid) for _, _, oid in self.numbered)}]::oid[]",
+            into=", ".join(f"c{number}" for number in range(len(columns))),
+            values=values,
+        )
+
+    @property
+    def source(self) -> str:
+        """The body of its function, as pg_proc has it."""
+        return self.create_function.split("$capture$")[1]
+
+    @property
+    def triggers(self) -> dict[str, str]:
+        """The statement of each trigger, by its name."""
+        made = {}
+        for operation in OPERATIONS:
+            what = f"{_REFERENCING[operation]} FOR EACH STATEMENT EXECUTE FUNCTION {self.function}()"
+            name = f"wal2lake_{operation.lower()}_{hashlib.sha256(what.encode()).hexdigest()[:8]}"
+            made[name] = f"CREATE TRIGGER {name} AFTER {operation} ON {self.table} {what}"
+        return made

@@ -1,0 +1,129 @@
+"""One drain: the rows of all buffers that its snapshot sees and the one before did not, as one transaction.
+
+Within a buffer the order of rows means nothing, because rows are identified as a whole and only their sums count; a
+nested statement may well be recorded before the one that it is part of. Truncations alone have a place: they lock out
+all other writers, so that the numbers of rows tell what was before and what after.
+"""
+
+# ruff: noqa: S608 - every name in these texts is ours or quoted
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...decode import Messages
+from ...position import Lsn
+from ...schema import TableId
+from ..sessions.connect import Connection, explained
+from . import installing, messages, tuples
+from .definition import Buffer
+from .snapshots import Snapshot
+
+ROWS_AT_ONCE = 20_000
+BYTES_AT_ONCE = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A buffer that has rows for a drain."""
+
+    buffer: Buffer
+    ordered: bool
+    """whether there are truncations or marks among them"""
+
+
+@dataclass(frozen=True)
+class Drain:
+    """What a drain is made of; its transaction is open until its last message was taken."""
+
+    snapshot: Snapshot
+    position: Lsn
+    filled: Sequence[Filled]
+    us: int
+    """when it began, in microseconds since PostgreSQL's epoch"""
+
+
+def begin(conn: Connection, lane: str, last: Snapshot | None, position: Lsn, imported: str | None = None) -> Drain:
+    """Open a drain's transaction. `imported`: the exported snapshot that it is to have."""
+    with explained("beginning", "a drain"):
+        conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        if imported is not None:
+            conn.execute(f"SET TRANSACTION SNAPSHOT '{imported}'".encode())
+        row = conn.execute(
+            "SELECT pg_current_snapshot()::text, (extract(epoch FROM now() - '2000-01-01Z') * 1000000)::int8"
+        ).fetchone()
+    assert row is not None
+    present = [buffer for some in installing.buffers(conn, lane).values() for buffer in some]
+    return Drain(Snapshot.parse(row[0]), position, _filled(conn, present, last), row[1])
+
+
+def _filled(conn: Connection, present: Sequence[Buffer], last: Snapshot | None) -> list[Filled]:
+    if not present:
+        return []
+    unseen = _unseen(last)
+    rows = " UNION ALL ".join(
+        f"SELECT {number} AS n, op FROM {buffer.name} WHERE {unseen}" for number, buffer in enumerate(present)
+    )
+    with explained("reading", "the buffers"):
+        found = conn.execute(f"SELECT n, bool_or(op IN ('T', 'X')) FROM ({rows}) AS r GROUP BY n ORDER BY n".encode())
+        return [Filled(present[number], ordered) for number, ordered in found.fetchall()]
+
+
+def _unseen(last: Snapshot | None) -> str:
+    return "true" if last is None else f"NOT pg_visible_in_snapshot(xid, '{last}')"
+
+
+def read(conn: Connection, drain: Drain, last: Snapshot | None) -> Iterator[Messages]:
+    """The messages of a drain with rows, a portion at a time; with the last its transaction ends."""
+    yield Messages.of([messages.begin(drain.position - 1, drain.us, drain.snapshot.xmax % 2**32)])
+    names = _names(conn, [filled.buffer.relid for filled in drain.filled])
+    for filled in drain.filled:
+        buffer = filled.buffer
+        name = names.get(buffer.relid, TableId("wal2lake_changes", str(buffer.relid)))
+        yield Messages.of([messages.relation(buffer.relid, name, buffer.columns)])
+        yield from _rows(conn, filled, last)
+    with explained("ending", "a drain"):
+        conn.execute("COMMIT")
+    yield Messages.of([messages.commit(drain.position - 1, drain.position, drain.us)])
+
+
+def _names(conn: Connection, oids: Sequence[int]) -> dict[int, TableId]:
+    with explained("reading", "the names of tables"):
+        rows = conn.execute(
+            "SELECT c.oid::int8, n.nspname::text, c.relname::text FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])", [list(oids)],
+        ).fetchall()  # fmt: skip
+    return {oid: TableId(schema, name) for oid, schema, name in rows}
+
+
+def _rows(conn: Connection, filled: Filled, last: Snapshot | None) -> Iterator[Messages]:
+    buffer = filled.buffer
+    values = "".join(
+        f", c{number}" if column.as_text else f", {column.text(f'c{number}')}"
+        for number, column in enumerate(buffer.columns)
+    )
+    order = " ORDER BY id" if filled.ordered else ""
+    statement = f"COPY (SELECT op{values} FROM {buffer.name} WHERE {_unseen(last)}{order}) TO STDOUT (FORMAT binary)"
+    with explained("reading", buffer.name), conn.cursor().copy(statement.encode()) as copy:
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in copy:
+            chunks.append(bytes(chunk))
+            size += len(chunk)
+            if len(chunks) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield from _messages(buffer, tuples.rows(chunks))
+                chunks, size = [], 0
+        yield from _messages(buffer, tuples.rows(chunks))
+
+
+def _messages(buffer: Buffer, rows: tuples.Rows) -> Iterator[Messages]:
+    """Rows, with truncations and marks in their places among them."""
+    columns, first = len(buffer.columns), 0
+    for place in rows.marks():
+        if place > first:
+            yield rows.messages(buffer.relid, columns, first, place)
+        truncated = rows.kinds[place] == ord("T")
+        yield Messages.of([messages.truncate(buffer.relid) if truncated else messages.untold(buffer.relid, columns)])
+        first = place + 1
+    if len(rows) > first:
+        yield rows.messages(buffer.relid, columns, first, len(rows))

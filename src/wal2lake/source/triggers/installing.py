@@ -1,0 +1,336 @@
+"""Triggers of a lane: which tables have them, whether they are as they should be, and how they come and go.
+
+A table and each of its partitions have triggers of their own, because a statement fires those of the table that it
+names and no others. They all fill the buffer of the mirrored table, in its columns.
+"""
+
+# ruff: noqa: S608 - every name in these texts is ours or quoted
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+
+from ...errors import SourceBusy, SourceRefused, Wal2LakeError
+from ...quoting import identifier
+from ...schema import TableSchema
+from ..sessions.connect import Connection, explained, query
+from ..sessions.locking import retried, wait_briefly
+from .definition import OPERATIONS, SCHEMA, Buffer, BufferColumn, Installation
+
+
+class Condition(StrEnum):
+    """How the triggers of a table are."""
+
+    INSTALLED = "installed"
+    OUTDATED = "outdated"
+    MISSING = "missing"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table that needs triggers: a mirrored one, or a partition of it."""
+
+    oid: int
+    name: str
+    """qualified and quoted"""
+    root: int
+    """the mirrored table"""
+    foreign: bool
+    inherited: bool
+    """whether tables inherit from it: a statement on it changes their rows, too"""
+    subscribed: bool
+    """whether a subscription writes it: an apply worker fires no statement-level triggers"""
+
+
+def parts_of(conn: Connection, oids: Collection[int]) -> list[Part]:
+    with explained("reading", "the tables that need triggers"):
+        rows = conn.execute(query("trigger_tables"), {"oids": list(oids)}).fetchall()
+    return [
+        Part(oid, identifier(schema, name), root, kind == "f", inherited, subscribed)
+        for oid, schema, name, kind, root, inherited, subscribed in rows
+    ]
+
+
+def buffers(conn: Connection, lane: str) -> dict[int, list[Buffer]]:
+    """The buffers of each table of a lane, older ones first."""
+    with explained("reading", "the buffers"):
+        if not exists(conn):
+            return {}
+        rows = conn.execute(query("trigger_buffers"), {"lane": lane}).fetchall()
+    found: defaultdict[int, list[Buffer]] = defaultdict(list)
+    for relid, generation, columns, layout, retired in rows:
+        found[relid].append(Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired))
+    return dict(found)
+
+
+def exists(conn: Connection) -> bool:
+    with explained("reading", f"schema {SCHEMA}"):
+        # Not by to_regclass: it fails where the role may not use the schema, which is then another installation's.
+        row = conn.execute(
+            "SELECT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid"
+            " WHERE n.nspname = 'wal2lake_changes' AND c.relname = 'lanes' AND has_schema_privilege(n.oid, 'USAGE'))"
+        ).fetchone()
+    return bool(row and row[0])
+
+
+def prepare(conn: Connection) -> None:
+    """Make the schema of the buffers, unless it is there."""
+    if not exists(conn):
+        with explained("creating", f"schema {SCHEMA}"), conn.transaction():
+            # Two groups may begin at once.
+            conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
+            conn.execute(query("trigger_schema"))
+
+
+def conditions(conn: Connection, lane: str, oids: Collection[int]) -> dict[int, Condition]:
+    """How the triggers of mirrored tables are; the worst of a table and its partitions counts."""
+    found = {}
+    planned = _planned(conn, parts_of(conn, oids), buffers(conn, lane), {})
+    installed = _installed(conn, [one.relid for some in planned.values() for one in some])
+    worst = [Condition.INSTALLED, Condition.OUTDATED, Condition.DISABLED, Condition.MISSING]
+    for oid in oids:
+        states = [_condition(one, installed) for one in planned.get(oid, ())]
+        found[oid] = max(states, key=worst.index) if states else Condition.MISSING
+    return found
+
+
+def _condition(wanted: Installation, installed: Mapping[int, tuple[str, Collection[str], bool]]) -> Condition:
+    source, triggers, always = installed.get(wanted.relid, ("", (), True))
+    if not all(any(name.startswith(f"wal2lake_{one.lower()}_") for name in triggers) for one in OPERATIONS):
+        return Condition.MISSING
+    if not always:
+        return Condition.DISABLED
+    same = source == wanted.source and set(triggers) == set(wanted.triggers)
+    return Condition.INSTALLED if same else Condition.OUTDATED
+
+
+def install(
+    conn: Connection, lane: str, schemas: Sequence[TableSchema], patience: float, stopped: Callable[[], bool]
+) -> dict[int, Wal2LakeError]:
+    """Have tables captured from here on; the reasons of those that can't be. Raises SourceBusy if one is locked."""
+    prepare(conn)
+    refused: dict[int, Wal2LakeError] = {}
+    by_oid = {schema.oid: schema for schema in schemas}
+    parts = parts_of(conn, by_oid)
+    for part in parts:
+        if (error := _obstacle(part, by_oid[part.root])) is not None:
+            refused.setdefault(part.root, error)
+    usable = {oid: schema for oid, schema in by_oid.items() if oid not in refused}
+    parts = [part for part in parts if part.root in usable and not part.foreign]
+    for oid, schema in usable.items():
+        own = [part for part in parts if part.root == oid]
+        try:
+            retried(partial(_install, conn, lane, schema, own), patience, stopped)
+        except SourceRefused as error:
+            refused[oid] = error
+    return refused
+
+
+def obstacles(conn: Connection, oids: Collection[int]) -> dict[int, str]:
+    """Why tables can't be captured by triggers, of those that can't."""
+    found: dict[int, str] = {}
+    for part in parts_of(conn, oids):
+        if (cause := _cause(part)) is not None:
+            found.setdefault(part.root, cause)
+    return found
+
+
+def _cause(part: Part) -> str | None:
+    causes = {
+        "tables inherit from it, and a statement on it changes their rows, too": part.inherited,
+        "a subscription writes it, which fires no statement-level triggers": part.subscribed,
+        "it has a foreign partition": part.foreign,
+    }
+    return next((cause for cause, holds in causes.items() if holds), None)
+
+
+def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
+    cause = "a setting keeps rows out of the lake, which triggers do not" if schema.where is not None else _cause(part)
+    if cause is None:
+        return None
+    return SourceRefused(
+        operation="capturing", object=str(schema.id), cause=cause,
+        remedy='set capture = "wal" in the group of this table, or leave the table out',
+    )  # fmt: skip
+
+
+def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[Part]) -> None:
+    """One table with its partitions, in one transaction: it is captured from its end on, wholly."""
+    names = _type_names(conn, schema)
+    columns = tuple(BufferColumn(c.name, c.type_oid, c.typmod, *names[c.type_oid]) for c in schema.columns)
+    with explained("installing triggers on", str(schema.id)), conn.transaction():
+        wait_briefly(conn)
+        # The capture process and the run may both find that a table was altered.
+        conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
+        present = buffers(conn, lane)
+        latest = present[schema.oid][-1] if present.get(schema.oid) else None
+        layout = _layouts(conn, [schema.oid]).get(schema.oid)
+        if layout is None:
+            raise SourceBusy(operation="installing triggers on", object=str(schema.id), cause="it is gone")
+        made: Buffer | None = None
+        if latest is None or latest.columns != columns or latest.layout != layout[0]:
+            made = Buffer(schema.oid, latest.generation + 1 if latest else 0, columns, layout[0])
+            _create(conn, lane, made, latest)
+        planned = _planned(conn, parts, present, {schema.oid: made} if made else {})[schema.oid]
+        installed = _installed(conn, [one.relid for one in planned])
+        before = {relid for relid, (_, triggers, _) in installed.items() if triggers}
+        for one in planned:
+            source, triggers, always = installed.get(one.relid, ("", (), True))
+            if source != one.source:
+                conn.execute(one.create_function.encode())
+                conn.execute(f"REVOKE ALL ON FUNCTION {one.function}() FROM PUBLIC".encode())
+            for name in set(triggers) - set(one.triggers):
+                conn.execute(f"DROP TRIGGER {identifier(name)} ON {one.table}".encode())
+            for name, statement in one.triggers.items():
+                if name not in triggers:
+                    conn.execute(statement.encode())
+                if name not in triggers or not always:
+                    conn.execute(f"ALTER TABLE {one.table} ENABLE ALWAYS TRIGGER {name}".encode())
+            if before and one.relid not in before and one.part and _was_written(conn, one):
+                # Rows came into a partition, or went, before it had triggers.
+                conn.execute(f"INSERT INTO {one.buffer.name} (op) VALUES ('X')".encode())
+
+
+def _was_written(conn: Connection, one: Installation) -> bool:
+    """Whether a partition may have had rows that no trigger of its own has seen."""
+    row = conn.execute(
+        "SELECT c.relkind = 'r' AND (pg_relation_size(c.oid) > 0 OR c.relfilenode <> c.oid)"
+        " FROM pg_class c WHERE c.oid = %s", [one.relid],
+    ).fetchone()  # fmt: skip
+    return bool(row and row[0])
+
+
+def _create(conn: Connection, lane: str, made: Buffer, latest: Buffer | None) -> None:
+    conn.execute(made.create().encode())
+    conn.execute(f"REVOKE ALL ON {made.name} FROM PUBLIC".encode())
+    if latest is not None:
+        conn.execute(
+            "UPDATE wal2lake_changes.buffers SET retired = pg_current_xact_id() WHERE relid = %s AND retired IS NULL",
+            [made.relid],
+        )
+    columns = json.dumps([column.to_json() for column in made.columns])
+    conn.execute(
+        "INSERT INTO wal2lake_changes.buffers (relid, generation, lane, columns, layout) VALUES (%s, %s, %s, %s, %s)",
+        [made.relid, made.generation, lane, columns, made.layout],
+    )
+
+
+def _type_names(conn: Connection, schema: TableSchema) -> dict[int, tuple[str, str]]:
+    oids = {column.type_oid for column in schema.columns}
+    with explained("reading", "the types of columns"):
+        rows = conn.execute(query("trigger_types"), {"oids": list(oids)}).fetchall()
+    if len(rows) < len(oids):
+        raise SourceBusy(operation="installing triggers on", object=str(schema.id), cause="a type was dropped")
+    return {oid: (name, output) for oid, name, output in rows}
+
+
+def _layouts(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, list[tuple[int, str, int]]]]:
+    with explained("reading", "the columns of tables"):
+        layouts: dict[int, str] = dict(conn.execute(query("trigger_layout"), {"oids": list(oids)}).fetchall())
+        rows = conn.execute(
+            "SELECT attrelid::int8, attnum::int, attname::text, atttypid::int8 FROM pg_attribute"
+            " WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped ORDER BY attrelid, attnum",
+            [list(oids)],
+        ).fetchall()
+    numbered: defaultdict[int, list[tuple[int, str, int]]] = defaultdict(list)
+    for relid, number, name, type_oid in rows:
+        numbered[relid].append((number, name, type_oid))
+    return {oid: (layout, numbered[oid]) for oid, layout in layouts.items()}
+
+
+def _planned(
+    conn: Connection, parts: Sequence[Part], present: Mapping[int, Sequence[Buffer]], made: Mapping[int, Buffer]
+) -> dict[int, list[Installation]]:
+    """What each mirrored table and its partitions are to have."""
+    layouts = _layouts(conn, [part.oid for part in parts])
+    found: defaultdict[int, list[Installation]] = defaultdict(list)
+    for part in parts:
+        buffer = made.get(part.root) or (present[part.root][-1] if present.get(part.root) else None)
+        if buffer is None or part.oid not in layouts:
+            continue
+        layout, numbered = layouts[part.oid]
+        known = {name for _, name, _ in numbered}
+        if part.oid == part.root and layout != buffer.layout and not made:
+            # It was altered since: what is installed has to be made for its columns first.
+            buffer = replace(buffer, layout=layout, columns=())
+        if {column.name for column in buffer.columns} <= known:
+            found[part.root].append(Installation(part.oid, part.name, layout, numbered, buffer, part.oid != part.root))
+    return found
+
+
+def _installed(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, Collection[str], bool]]:
+    """Of each table the body of its capture function, its triggers, and whether all are always enabled."""
+    with explained("reading", "the triggers of tables"):
+        rows = conn.execute(query("trigger_installed"), {"oids": list(oids)}).fetchall()
+    return {oid: (source, triggers, always) for oid, source, triggers, always in rows}
+
+
+def remove(conn: Connection, lane: str, keep: Collection[int], patience: float, stopped: Callable[[], bool]) -> None:
+    """Remove the triggers and buffers of a lane's tables, but for those to keep. Raises SourceBusy."""
+    present = buffers(conn, lane)
+    gone = [oid for oid in present if oid not in keep]
+    if not gone:
+        return
+    parts = parts_of(conn, gone)
+    for oid in gone:
+        relids = {oid, *(part.oid for part in parts if part.root == oid)}
+        retried(partial(_remove, conn, oid, relids, present[oid]), patience, stopped)
+
+
+def _remove(conn: Connection, oid: int, relids: Collection[int], present: Sequence[Buffer]) -> None:
+    with explained("removing triggers of table", str(oid)), conn.transaction():
+        wait_briefly(conn)
+        for relid in relids:
+            conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{relid}() CASCADE".encode())
+        for buffer in present:
+            conn.execute(f"DROP TABLE IF EXISTS {buffer.name}".encode())
+        conn.execute("DELETE FROM wal2lake_changes.buffers WHERE relid = %s", [oid])
+
+
+def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, stopped: Callable[[], bool]) -> None:
+    """Remove all that a lane has; with the last lane the schema goes, too. A lane of another installation stays."""
+    if not exists(conn):
+        return
+    with explained("reading", f"lane {lane}"):
+        row = conn.execute("SELECT mark FROM wal2lake_changes.lanes WHERE lane = %s", [lane]).fetchone()
+    if row is not None and row[0] not in (None, mark):
+        return
+    remove(conn, lane, (), patience, stopped)
+    with explained("dropping", f"lane {lane}"), conn.transaction():
+        conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
+        conn.execute("DELETE FROM wal2lake_changes.lanes WHERE lane = %s", [lane])
+        row = conn.execute("SELECT count(*) FROM wal2lake_changes.lanes").fetchone()
+        left = conn.execute("SELECT count(*) FROM wal2lake_changes.buffers").fetchone()
+        if row == (0,) and left == (0,):
+            conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
+
+
+def tidy(conn: Connection, lane: str) -> None:
+    """Drop buffers that nothing fills any more and that are empty: of earlier columns, and of dropped tables."""
+    present = [buffer for some in buffers(conn, lane).values() for buffer in some]
+    with explained("reading", "the running transactions"):
+        there = {
+            oid for (oid,) in conn.execute(
+                "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[])", [[buffer.relid for buffer in present]]
+            )
+        }  # fmt: skip
+        ended = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::numeric").fetchone()
+    for buffer in present:
+        over = buffer.retired is not None and ended is not None and int(buffer.retired) < int(ended[0])
+        if over or buffer.relid not in there:
+            with explained("dropping", buffer.name), conn.transaction():
+                wait_briefly(conn)
+                row = conn.execute(f"SELECT EXISTS (SELECT FROM {buffer.name})".encode()).fetchone()
+                if row == (False,):
+                    conn.execute(f"DROP TABLE {buffer.name}".encode())
+                    conn.execute(
+                        "DELETE FROM wal2lake_changes.buffers WHERE relid = %s AND generation = %s",
+                        [buffer.relid, buffer.generation],
+                    )
+                    if buffer.relid not in there:
+                        conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{buffer.relid}() CASCADE".encode())

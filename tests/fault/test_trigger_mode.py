@@ -1,0 +1,121 @@
+"""A mirror of tables that are captured by triggers: without a slot, and as exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from mirroring import GROUP, PATIENCE, Mirrored
+
+from servers import Database
+from waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+END_SESSIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name LIKE 'wal2lake %'"
+)
+TRIGGERS = [{"name": GROUP, "flush_interval": 0.1, "capture": "trigger"}]
+
+
+@pytest.fixture
+def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrored:
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2));"
+        "CREATE TABLE keyless (a int, b text);"
+        "INSERT INTO orders SELECT i, 'new', i FROM generate_series(1, 100) AS i;"
+        "INSERT INTO keyless SELECT i % 3, 'x' FROM generate_series(1, 30) AS i"
+    )
+    return Mirrored(database, tmp_path / "lake", spark, groups=TRIGGERS)
+
+
+def left_behind(database: Database) -> int:
+    """Triggers, functions, tables and schemas of ours in a database."""
+    found: int = database.value(
+        "SELECT (SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'wal2lake%')"
+        " + (SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'wal2lake%')"
+        " + (SELECT count(*) FROM pg_proc WHERE prosrc LIKE '%wal2lake%' AND pronamespace <> 'pg_catalog'::regnamespace)"
+        " + (SELECT count(*) FROM pg_publication)"
+        " + (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())"
+    )
+    return found
+
+
+def test_a_mirror_without_a_slot_follows_and_leaves_nothing(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    mirrored.catches_up("orders", "keyless")
+    database.execute("INSERT INTO orders SELECT i, 'more', i FROM generate_series(101, 150) AS i")
+    database.execute("UPDATE orders SET id = id + 1000, status = 'moved' WHERE id % 5 = 0")
+    database.execute("DELETE FROM orders WHERE id % 7 = 0")
+    database.execute("UPDATE keyless SET b = 'y' WHERE a = 1; DELETE FROM keyless WHERE a = 2")
+    mirrored.catches_up("orders", "keyless")
+    database.execute("TRUNCATE orders; INSERT INTO orders VALUES (1, 'again', 1)")
+    mirrored.catches_up("orders", "keyless")
+    assert database.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()") == 0
+    mirrored.command("teardown", "--yes")
+    assert left_behind(database) == 0
+
+
+def test_ddl_partitions_and_tables_that_come_and_go_reach_the_lake(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    database.execute(
+        "CREATE TABLE parted (k int, v text) PARTITION BY RANGE (k);"
+        "CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10); INSERT INTO parted VALUES (1, 'a')"
+    )
+    with mirrored.running():
+        mirrored.is_streaming("orders", "keyless", "parted")
+        status = mirrored.table("orders")
+        assert status is not None and status.mode == "TRIGGER"
+        assert mirrored.group().capture == "trigger"
+        database.execute("ALTER TABLE orders ADD COLUMN note text; INSERT INTO orders VALUES (500, 'n', 1, 'x')")
+        database.execute("UPDATE parted SET v = 'b'; INSERT INTO low VALUES (2, 'straight')")
+        mirrored.becomes_equal("orders", "parted")
+        database.execute("ALTER TABLE orders RENAME COLUMN status TO condition; ALTER TABLE orders DROP COLUMN amount")
+        database.execute("UPDATE orders SET condition = 'renamed' WHERE id < 10")
+        mirrored.becomes_equal("orders")
+        database.execute(
+            "CREATE TABLE high PARTITION OF parted FOR VALUES FROM (10) TO (20); INSERT INTO high VALUES (11, 'c')"
+        )
+        database.execute("INSERT INTO parted VALUES (12, 'd')")
+        database.execute("CREATE TABLE later (id int PRIMARY KEY, v text); INSERT INTO later VALUES (1, 'a')")
+        mirrored.becomes_equal("parted", "later")
+        database.execute("INSERT INTO later VALUES (2, 'b'); INSERT INTO keyless VALUES (9, 'last')")
+        mirrored.becomes_equal("later", "keyless")
+        mirrored.command("tables", "remove", "public.later")
+        oid = database.value("SELECT 'later'::regclass::oid::int8")
+        gone = f"SELECT count(*) FROM pg_trigger WHERE tgrelid = {oid}"
+        wait_until(lambda: database.value(gone) == 0, PATIENCE, "the triggers of a removed table to go")
+        database.execute("DROP TABLE keyless")
+        mirrored.resync("orders")
+        database.execute("DELETE FROM orders WHERE id % 2 = 0")
+        mirrored.becomes_equal("orders")
+    mirrored.command("teardown", "--yes")
+    assert left_behind(database) == 0
+
+
+def test_sessions_that_are_ended_at_any_moment_lose_and_double_nothing(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    with mirrored.running():
+        mirrored.is_streaming("orders", "keyless")
+        for number in range(6):
+            database.execute(f"INSERT INTO keyless SELECT {number}, 'k' FROM generate_series(1, 3000)")
+            database.execute("UPDATE orders SET amount = amount + 1; DELETE FROM keyless WHERE a = 0")
+            wait_until(lambda: database.rows(END_SESSIONS), PATIENCE, "a session to end")
+        mirrored.becomes_equal("orders", "keyless")
+
+
+def test_a_group_that_changes_to_the_wal_and_back_leaves_nothing_of_the_other(mirrored: Mirrored) -> None:
+    mirrored.catches_up("orders", "keyless")
+    mirrored.database.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    for capture in ("wal", "trigger"):
+        mirrored.configure(groups=[{"name": GROUP, "flush_interval": 0.1, "capture": capture}])
+        with mirrored.running():
+            mirrored.database.execute("UPDATE orders SET amount = amount + 1")
+            mirrored.becomes_equal("orders", "keyless")
+        triggers = mirrored.database.value("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'wal2lake%'")
+        slots = mirrored.database.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+        publications = mirrored.database.value("SELECT count(*) FROM pg_publication")
+        assert (bool(triggers), slots, publications) == ((False, 1, 1) if capture == "wal" else (True, 0, 0))

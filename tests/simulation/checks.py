@@ -1,0 +1,185 @@
+"""What must hold of a world: at every moment, once it has come to rest, and after its mirror has stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from simulation import memory_table
+from simulation.memory_table import Row
+from simulation.postgres_tables import ScriptedTable, State, Text
+from wal2lake.changelog.manifest import Manifest
+from wal2lake.errors import ErrorKind
+from wal2lake.lake import Applied
+from wal2lake.position import Lsn
+from wal2lake.schema import Column, TableSchema
+from wal2lake.source.model import CopySource
+from wal2lake.source.publishing.slot import slot_name
+from wal2lake.state import TableRecord
+from wal2lake.state.lifecycle import TableState
+
+if TYPE_CHECKING:
+    from simulation.postgres_stream import ScriptedStream
+    from simulation.world import World
+
+Contents = Counter[tuple[Any, ...]]
+
+
+def value(text: Text, column: Column) -> Any:
+    """What the lake has for a value of the source."""
+    return None if text is None else memory_table._READERS.get(column.lake.kind, str)(text)
+
+
+def rows_of(state: State, source: CopySource) -> Iterable[Row]:
+    """What a copy reads of the heaps that it names."""
+    wanted = {int(heap.sql_name.removeprefix("ONLY ")) for heap in source.heaps}
+    return [row for oid in wanted for row in heap_rows(state, state.tables[oid], source.schema.columns)]
+
+
+def heap_rows(state: State, heap: ScriptedTable, columns: Iterable[Column]) -> Iterator[Row]:
+    own = [(column, heap.column(column.name)) for column in columns]
+    for row in state.rows.get(heap.oid, {}).values():
+        yield {column.name: value(heap.value(row, mine), column) for column, mine in own}
+
+
+def source_contents(state: State, oid: int, schema: TableSchema) -> Contents:
+    """The rows that the lake should have of a table, by the columns that its lake table has."""
+    table, columns = state.tables[oid], schema.source_columns
+    rows = (row for heap in state.heaps(table) for row in heap_rows(state, heap, columns))
+    return Counter(identity(row, schema) for row in rows)
+
+
+def lake_contents(rows: Iterable[Row], schema: TableSchema) -> Contents:
+    return Counter(identity(row, schema) for row in rows)
+
+
+def identity(row: Row, schema: TableSchema) -> tuple[Any, ...]:
+    return tuple(memory_table._identity(row[column.name], False) for column in schema.source_columns)
+
+
+def records(world: World) -> list[TableRecord]:
+    store = world.state.store
+    return [row.record for row in store.tables.values()] if store is not None else []
+
+
+def differences(world: World) -> list[str]:
+    """What is not as it should be, once the world is at rest."""
+    found = []
+    known = {record.oid: record for record in records(world)}
+    for table in world.server.state.tables.values():
+        if table.parent is not None:
+            continue
+        record = known.get(table.oid)
+        if record is None:
+            found.append(f"{table.id} is not mirrored")
+        elif record.state is not TableState.STREAMING:
+            found.append(f"{table.id} is {record.state}: {record.error}")
+        else:
+            found += _difference(world, table, record)
+    return found
+
+
+def _difference(world: World, table: ScriptedTable, record: TableRecord) -> Iterator[str]:
+    if record.lake_table not in world.lake.tables():
+        yield f"{table.id} has no lake table {record.lake_table}"
+        return
+    version = world.lake.history(record.lake_table)[-1]
+    schema = version.record.schema
+    if {column.name for column in schema.source_columns} != {column.name for column in table.live}:
+        yield f"{table.id} has columns {[c.name for c in table.live]}, in the lake {schema.names}"
+        return
+    there, here = source_contents(world.server.state, table.oid, schema), lake_contents(version.rows, schema)
+    if there != here:
+        yield f"{table.id}: {_told(there, here)}"
+
+
+def _told(there: Contents, here: Contents) -> str:
+    missing, more = there - here, here - there
+    return f"missing {sum(missing.values())}: {_some(missing)}; too many {sum(more.values())}: {_some(more)}"
+
+
+def _some(rows: Contents) -> str:
+    return ", ".join(repr(row)[:100] for row in sorted(rows, key=repr)[:3])
+
+
+def failed(world: World) -> list[TableRecord]:
+    """Tables that say what somebody is to do."""
+    return [r for r in records(world) if r.state is TableState.ERRORED and r.kind == ErrorKind.CONFIGURATION]
+
+
+# ---- at every moment
+
+
+def always(world: World) -> None:
+    """Acknowledged is at most what is durable; a lake version equals the source at its position."""
+    assert not world.broken, world.broken
+    versions(world)
+
+
+def durable(world: World, stream: ScriptedStream, lsn: Lsn) -> None:
+    """G1: what a stream acknowledges is in a manifest, if it gave anything of it."""
+    group = next(
+        each.name for each in world.config.groups if slot_name(each.name, world.server.database) == stream.slot
+    )
+    logged = max(logged_to(world, group), world.server.slots[stream.slot].confirmed)
+    for done in reversed(world.server.wal):
+        if done.commit_lsn < logged:
+            return
+        if done.commit_lsn < lsn and stream.sends(done):
+            world.broken.append(f"{lsn} is acknowledged, the transaction at {Lsn(done.commit_lsn)} is in no manifest")
+            return
+
+
+def logged_to(world: World, group: str) -> Lsn:
+    """Where the newest manifest of a group ends."""
+    start = f"{group}/manifests/"
+    numbers = (int(name.removeprefix(start).removesuffix(".json")) for name in world.storage.peek_names(start))
+    newest = world.storage.peek(f"{start}{max(numbers, default=0)}.json")
+    return Manifest.from_json(newest.decode()).to_lsn if newest is not None else Lsn(0)
+
+
+def versions(world: World) -> None:
+    """G3: the current version of each lake table equals the source at the position of its record."""
+    for record in records(world):
+        if record.lake_table not in world.lake.tables() or record.state is not TableState.STREAMING:
+            continue
+        version = world.lake.history(record.lake_table)[-1]
+        if version.record.schema.oid != record.oid:
+            # It is about to be given up to the next table of that name.
+            continue
+        check_version(world, record.oid, version.record, version.rows)
+
+
+def check_version(world: World, oid: int, record: Applied, rows: Iterable[Row]) -> None:
+    state = world.server.state_at(record.lsn)
+    table = state.tables.get(oid)
+    schema = record.schema
+    if (
+        table is None
+        or table.parent is not None
+        or {c.name for c in schema.source_columns} != {c.name for c in table.live}
+    ):
+        return
+    if table.partitioned and not _same_members(state, table, schema):
+        # Partitions that came and went are exchanged when the catalog shows them.
+        return
+    there, here = source_contents(state, oid, schema), lake_contents(rows, schema)
+    assert there == here, f"{schema.id} is not what the source was at {record.lsn}: {_told(there, here)}"
+
+
+def _same_members(state: State, table: ScriptedTable, schema: TableSchema) -> bool:
+    there = {leaf.oid: leaf.levels for leaf in state.leaves(table)}
+    return there == {heap.oid: heap.levels for heap in schema.heaps}
+
+
+# ---- after the mirror has stopped
+
+
+def stopped(world: World) -> None:
+    """Nothing is left that belongs to nobody."""
+    groups = {group.name for group in world.config.groups}
+    slots = set(world.server.slots)
+    expected = {f"wal2lake_{name}" for name in groups}
+    assert {name for name in slots if not any(name.startswith(one) for one in expected)} == set(), slots
+    assert not world.server.snapshots, "a copy has left its snapshot behind"

@@ -1,0 +1,52 @@
+"""Carries out the remedies that errors name, as a person does who has read no more than them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from simulation import statements
+from simulation.postgres_tables import Refused
+from wal2lake.errors import Wal2LakeError
+from wal2lake.schema import ReplicaIdentity, TableId
+from wal2lake.state import TableRecord
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+_IDENTITY = re.compile(r"ALTER TABLE (\S+) REPLICA IDENTITY FULL")
+_LEAVES = re.compile(r"pg_partition_tree\('([^']+)'\).*REPLICA IDENTITY FULL")
+_COMMAND = re.compile(r"wal2lake tables (resync|resume) (\S+)")
+
+
+def carry_out(world: World, record: TableRecord) -> None:
+    """What the error of a table says is to be done about it."""
+    remedy = record.remedy or ""
+    if (leaves := _LEAVES.search(remedy)) is not None:
+        named = _heaps(world, leaves[1])
+    else:
+        named = [TableId.parse(name.rstrip(";")) for name in _IDENTITY.findall(remedy)]
+    done = bool(named)
+    for id in named:
+        try:
+            world.server.run(statements.set_identity(str(id), ReplicaIdentity.FULL).script)
+        except Refused:
+            # It has gone or got another name since; the next look says so.
+            world.notes.append(f"{remedy} is out of date")
+    for command, name in _COMMAND.findall(remedy):
+        mirror, table = world.mirror("healer"), name.rstrip(";")
+        try:
+            if command == "resume":
+                mirror.resume([table])
+            else:
+                mirror.resync([] if table == "--all" else [table], all=table == "--all")
+        except Wal2LakeError as error:
+            world.notes.append(f"{remedy}: {error}")
+        done = True
+    assert done or remedy.startswith("No action needed"), f"{record.id}: {record.error}: what is to be done? {remedy}"
+
+
+def _heaps(world: World, name: str) -> list[TableId]:
+    state = world.server.state
+    table = state.find(TableId.parse(name))
+    return [heap.id for heap in state.heaps(table)] if table is not None else []

@@ -1,0 +1,89 @@
+"""What one seed stands for: how long its workload is, the faults that it meets, and what may be heard of them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from simulation.busy import Busy
+from simulation.disturbances import Kind
+from simulation.faults import Fault, Faults, Port, draw
+from simulation.world import World
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    steps: int
+    faults: tuple[Fault, ...]
+    lake_seconds: float
+    """how long each commit in the lake takes"""
+
+    @classmethod
+    def of(cls, seed: int, ports: Sequence[Port] = ()) -> Scenario:
+        """`ports`: where all faults happen; by default the seed says that, too."""
+        chance = random.Random(f"scenario {seed}")
+        return cls(seed, chance.choice((5, 15, 30, 60)), draw(chance, ports), chance.choice((0.0, 0.0, 0.3, 2.0)))
+
+
+EXPLAINED: Mapping[str, frozenset[Kind]] = {
+    "unexpected ": frozenset(),
+    "lacks rows": frozenset(),
+    " is damaged": frozenset(),
+    "was restored to an earlier point": frozenset(),
+    "moved or re-created by somebody else": frozenset(),
+    "was re-created": frozenset({Kind.LOSE_SLOT}),
+    "was invalidated": frozenset({Kind.LOSE_SLOT}),
+    "went back from": frozenset({Kind.ROLL_BACK}),
+}
+"""words of errors that have to have a reason: one of these faults"""
+
+
+def run(scenario: Scenario) -> World:
+    """Run it with all checks. What it raises tells which faults have happened."""
+    faults = Faults(scenario.faults, scenario.lake_seconds)
+    workload = Busy(scenario.seed)
+    world = World(scenario.seed, workload, faults, scenario.steps)
+    faults.attach(world)
+    try:
+        with _heard() as messages:
+            world.run()
+        kinds = {fault.kind for fault in faults.met}
+        strange = [text for text in messages for words, why in EXPLAINED.items() if words in text and not why & kinds]
+        assert not strange, f"an error without a reason: {strange[0]}"
+        for table, at in workload.requested.items():
+            assert world.copied[table] >= at, f"a re-copy of {table} was requested after {at:.3f} s and is not made"
+    except BaseException as error:
+        for happened in faults.happened:
+            error.add_note(happened)
+        raise
+    return world
+
+
+class _Listener(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """The warnings and errors that the mirror logs, which are not shown."""
+    logger, messages = logging.getLogger("wal2lake"), list[str]()
+    handler, before = _Listener(messages), (logger.level, logger.propagate)
+    logger.addHandler(handler)
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -1,0 +1,88 @@
+"""What campaigns have found, each as the shortest course of events that shows it.
+
+Seeds stand for another run as soon as a call more is made, so what is kept of them is the fault that mattered.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from simulation.checks import records
+from simulation.disturbances import Disturbances, Kind
+from simulation.hooked import Call
+from simulation.workload import Changes
+from simulation.world import World
+from wal2lake.schema import ReplicaIdentity
+
+
+def meeting(error: Exception, when: Callable[[World, Call], bool]) -> World:
+    """A world in which the first call that meets a condition fails."""
+    left = [error]
+
+    def hook(call: Call) -> None:
+        if left and call.process.startswith("main-") and when(world, call):
+            raise left.pop()
+
+    world = World(1, Changes(), hook, steps=10)
+    world.run()
+    assert not left, "the call was never made"
+    return world
+
+
+def test_the_snapshot_of_a_new_slot_is_closed_when_the_change_log_can_not_begin() -> None:
+    """It stayed open until the group was started again, and held back vacuum."""
+
+    def begins(world: World, call: Call) -> bool:
+        slots = [slot for slot in world.server.slots.values() if not slot.temporary]
+        return bool(slots) and call.method == "put" and call.subject.endswith("group.json") and not call.done
+
+    world = meeting(OSError(errno.EIO, "Input/output error", "group.json"), begins)
+    assert not world.server.snapshots
+
+
+class Keyless(Changes):
+    """A table loses its key, and with it its replica identity, while the stream has a gap."""
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(5.0)
+        if not self.lost:
+            self.lost = True
+            Disturbances(world)(Kind.LOSE_SLOT, 0.0)
+            world.executor.sleep(5.0)
+            world.server.run(lambda tx: tx.ddl.drop_primary_key("a"))
+        super().step(world)
+
+    lost = False
+
+    def finish(self, world: World) -> None:
+        world.executor.sleep(30.0)
+        errors = {record.id.name: record.error or "" for record in records(world)}
+        assert "it has no replica identity" in errors["a"], errors
+        assert "was invalidated" in errors["b"], errors
+        world.server.run(lambda tx: tx.ddl.set_identity("a", ReplicaIdentity.FULL))
+
+
+def test_a_table_that_can_not_be_captured_says_so_also_while_the_stream_is_lost() -> None:
+    """It went on showing that the slot was lost; the re-copy that this asks for could not heal it."""
+    World(2, Keyless(), steps=8).run()
+
+
+class Unheard(Changes):
+    """A column is added while the stream is silent, and no row tells of it."""
+
+    done = False
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(5.0)
+        if not self.done:
+            self.done = True
+            Disturbances(world)(Kind.HALF_OPEN, 60.0)
+            world.server.run(lambda tx: tx.ddl.add_column("a", "added", "int4"))
+            world.executor.sleep(50.0)
+        super().step(world)
+
+
+def test_a_group_asks_a_silent_stream_for_its_position_now_and_then_only() -> None:
+    """It asked again at each answer, without a pause: both processes were busy until the stream was heard of again."""
+    World(1, Unheard(), steps=4).run()

@@ -1,0 +1,146 @@
+"""What the simulation has found, each as a history of its own: it is short, and fails whatever the order of the steps.
+
+All that a step does happens between two looks at the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pytest
+
+from simulation.postgres_tables import Blocked
+from simulation.postgres_transactions import Transaction
+from simulation.world import World
+
+SEEDS = range(8)
+Statements = Callable[[Transaction], object]
+
+
+def do(world: World, statements: Statements) -> None:
+    """One transaction, which waits for the locks of others."""
+    while True:
+        with suppress(Blocked):
+            world.server.run(statements)
+            return
+        world.executor.sleep(0.05)
+
+
+class History:
+    """Steps, each some transactions, and time enough between them for everything to come to rest."""
+
+    strict = False
+
+    def __init__(self, setup: Statements, *steps: Sequence[Statements]) -> None:
+        self._setup, self._steps = setup, list(steps)
+
+    def setup(self, world: World) -> None:
+        world.server.run(self._setup)
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(30.0)
+        for transaction in self._steps.pop(0):
+            do(world, transaction)
+
+    def finish(self, world: World) -> None:
+        assert not self._steps
+
+
+def run(seed: int, setup: Statements, *steps: Sequence[Statements]) -> World:
+    world = World(seed, History(setup, *steps), steps=len(steps))
+    world.run()
+    return world
+
+
+def parted(tx: Transaction) -> None:
+    tx.ddl.create_table("p", {"k": "int4", "v": "text"}, ["k"], partition_by="k")
+    tx.ddl.create_partition("p_0", "p", 0, 6)
+    tx.ddl.create_table("t", {"k": "int4", "v": "text"}, ["k"])
+    tx.insert("p", k="1", v="in p_0")
+    tx.insert("t", k="7", v="in t")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_that_is_dropped_after_a_change_of_columns_that_is_unclear_is_left_as_it_was(seed: int) -> None:
+    tables = [f"t{number}" for number in range(10)]
+
+    def setup(tx: Transaction) -> None:
+        for table in tables:
+            tx.ddl.create_table(table, {"k": "int4", "v": "text"}, ["k"])
+            tx.insert(table, k="1", v="old")
+
+    def drop(table: str) -> Sequence[Statements]:
+        return [
+            lambda tx: tx.ddl.rename_column(table, "v", "n"),
+            lambda tx: tx.insert(table, k="2", n="new"),
+            lambda tx: tx.ddl.drop_table(table),
+        ]
+
+    class Dropping(History):
+        def step(self, world: World) -> None:
+            super().step(world)
+            for table in tables:
+                for statements in drop(table):
+                    do(world, statements)
+                # One of them is looked for before its changes are there.
+                world.executor.sleep(1.1)
+
+    world = World(seed, Dropping(setup, []), steps=1)
+    world.run()
+    assert world.calls < 20_000, "they are given up, and not tried again and again"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_that_was_a_partition_for_a_moment_is_given_the_changes_of_that_time(seed: int) -> None:
+    run(
+        seed, parted,
+        [
+            lambda tx: tx.ddl.attach("p", "t", 6, 12),
+            lambda tx: tx.insert("p", k="8", v="while it was a partition"),
+        ],
+        [lambda tx: tx.ddl.detach("p", "t")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_that_were_captured_as_those_of_a_partition_are_not_lost_on_the_table(seed: int) -> None:
+    class Flicker(History):
+        def step(self, world: World) -> None:
+            """Long enough for its rows to be captured as a partition's, too short for a look at the catalog."""
+            super().step(world)
+            world.executor.sleep(1.2 * seed)
+            do(world, lambda tx: tx.ddl.attach("p", "t", 6, 12))
+            do(world, lambda tx: tx.insert("p", k="8", v="while it was a partition"))
+            world.executor.sleep(1.5)
+            do(world, lambda tx: tx.ddl.detach("p", "t"))
+            do(world, lambda tx: tx.insert("t", k="9", v="after"))
+
+    World(seed, Flicker(parted, []), steps=1).run()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_a_partition_that_had_other_bounds_for_a_moment_do_not_stay(seed: int) -> None:
+    run(
+        seed, parted,
+        [
+            lambda tx: tx.ddl.detach("p", "p_0"),
+            lambda tx: tx.ddl.attach("p", "p_0", 0, 20),
+            lambda tx: tx.insert("p", k="15", v="beyond the bounds that it had"),
+            lambda tx: tx.ddl.detach("p", "p_0"),
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_a_partition_that_came_again_with_the_bounds_that_it_had_do_not_stay(seed: int) -> None:
+    def widen(tx: Transaction) -> None:
+        tx.ddl.detach("p", "p_0")
+        tx.ddl.attach("p", "p_0", 0, 20)
+
+    def narrow(tx: Transaction) -> None:
+        tx.ddl.detach("p", "p_0")
+        tx.delete("p_0", {"k": "15"})
+        tx.ddl.attach("p", "p_0", 0, 6)
+
+    run(seed, parted, [widen, lambda tx: tx.insert("p", k="15", v="beyond"), narrow])
