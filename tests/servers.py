@@ -178,7 +178,9 @@ def fresh_database(server: EmbeddedServer, template: str = "template1") -> Itera
     """Make a database, and drop it afterwards with all its slots, whoever still reads them."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        # The other strategy, new in 15, writes each block to the WAL, where every open slot has to read it.
+        admin.execute(made + sql.SQL(" STRATEGY file_copy") if server_major() >= 15 else made)
     database = Database(server, name)
     try:
         yield database
