@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import warm_captures
 from capture_modes import group
 from changelogs import begun
 from command import QUICK_JVM, Project
+from proof_size import SHORT
 from servers import Database, fresh_database, running_server
 from wal2lake.capture.process import launch
 from wal2lake.changelog import ChangeLog, LogStorage, storage_for
@@ -27,6 +30,20 @@ if TYPE_CHECKING:
 
 ConfigFactory = Callable[..., Config]
 LAUNCH = launch
+MEMORY = Path("/dev/shm")
+ROOM = 8 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep databases and lakes in memory where there is room: the tests make and delete files by the hundred thousand.
+
+    Those of long proofs may grow large, and stay on the disk. So does everything with a TMPDIR that was chosen.
+    """
+    long = "slow" in config.option.markexpr.replace("not slow", "") and not SHORT
+    usable = "TMPDIR" not in os.environ and MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    if usable and not long and shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
 
 
 @pytest.fixture(scope="session", autouse=True)
