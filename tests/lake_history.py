@@ -45,7 +45,7 @@ def describe(database: Database, name: TableId) -> TableSchema:
             "WHERE nspname = %s AND relname = %s",
             (name.schema, name.name),
         ).fetchone() or (0,)
-        return catalog.describe(connection, [oid])[oid]
+        return catalog.describe(connection, [oid], bounds=catalog.KnownBounds())[oid]
 
 
 def copy_source(database: Database, schema: TableSchema) -> CopySource:

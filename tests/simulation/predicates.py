@@ -87,12 +87,6 @@ class _Parser:
         if self._take("NOT"):
             inner = self._one()
             return lambda row: _negated(inner(row))
-        if self._take("coalesce"):
-            self._need("(")
-            inner = self._any()
-            for text in (",", "false", ")"):
-                self._need(text)
-            return lambda row: inner(row) is True
         if self._peek()[1] == "(" and not self._wraps_a_column():
             self._need("(")
             inner = self._any()

@@ -11,9 +11,13 @@ from collections.abc import Callable
 from simulation.checks import records
 from simulation.disturbances import Disturbances, Kind
 from simulation.hooked import Call
+from simulation.postgres_transactions import Transaction
 from simulation.workload import Changes
 from simulation.world import World
+from wal2lake.errors import CopyFailed
 from wal2lake.schema import ReplicaIdentity
+
+COLUMNS = {"id": "int4", "v": "text"}
 
 
 def meeting(error: Exception, when: Callable[[World, Call], bool]) -> World:
@@ -86,3 +90,51 @@ class Unheard(Changes):
 def test_a_group_asks_a_silent_stream_for_its_position_now_and_then_only() -> None:
     """It asked again at each answer, without a pause: both processes were busy until the stream was heard of again."""
     World(1, Unheard(), steps=4).run()
+
+
+class Attached(Changes):
+    """A partition is attached with rows."""
+
+    def setup(self, world: World) -> None:
+        def make(tx: Transaction) -> None:
+            tx.ddl.create_table("p", COLUMNS, ["id"], partition_by="id")
+            tx.ddl.create_partition("p_1", "p", 0, 10)
+            tx.insert("p", id="1", v="first")
+
+        world.server.run(make)
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(60.0)
+        if "p_2" in {table.id.name for table in world.server.state.tables.values()}:
+            return
+
+        def attach(tx: Transaction) -> None:
+            tx.ddl.create_table("p_2", COLUMNS, ["id"])
+            tx.insert("p_2", id="11", v="second")
+            tx.ddl.attach("p", "p_2", 10, 20)
+
+        world.server.run(attach)
+
+    def finish(self, world: World) -> None:
+        self.passed = [
+            (entry.before, entry.after)
+            for entry in world.state.contents.history
+            if entry.id.name == "p" and entry.after
+        ]
+
+
+def test_a_table_does_not_stream_while_it_lacks_rows_of_a_partition() -> None:
+    """It did at each retry, while the rows of the partition could not be copied."""
+    failures = 0
+
+    def hook(call: Call) -> None:
+        nonlocal failures
+        if call.method == "exchange" and not call.done:
+            failures += 1
+            raise CopyFailed(table=call.subject, cause="Spark reports an error", sqlstate=None, unfit=False)
+
+    workload = Attached()
+    World(1, workload, hook, steps=8).run()
+    assert failures > 2
+    began = workload.passed.index(("STREAMING", "CATCHUP"))
+    assert set(workload.passed[began + 1 :]) == {("CATCHUP", "ERRORED"), ("ERRORED", "CATCHUP")}

@@ -16,7 +16,7 @@ from .columns import (
     texts_differ,
     with_facts,
 )
-from .membership import Moved, doubted, moved, with_heaps, with_leaves
+from .membership import Moved, doubted, in_doubt, moved, with_heaps, with_leaves
 
 __all__ = [
     "ColumnChanges",
@@ -28,6 +28,7 @@ __all__ = [
     "doubted",
     "facts_differ",
     "follow",
+    "in_doubt",
     "keyed_as",
     "moved",
     "numbered",

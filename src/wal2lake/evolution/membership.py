@@ -69,6 +69,11 @@ def doubted(lake: TableSchema, source: TableSchema, leaves: Container[int]) -> T
     return replace(lake, heaps=tuple(replace(h, levels=()) if h.oid in leaves else h for h in heaps.values()))
 
 
+def in_doubt(lake: TableSchema) -> bool:
+    """Whether the lake table is known to lack changes of some partitions until their rows are copied."""
+    return lake.partitioned and any(heap.file and not heap.levels for heap in lake.heaps)
+
+
 def with_heaps(lake: TableSchema, source: TableSchema, later: Iterable[HeapFile] = ()) -> TableSchema:
     """The same schema with the partitions of the source, and those that may have come after it was read."""
     known = {heap.oid for heap in source.heaps}

@@ -18,6 +18,7 @@ from ..evolution import (
     Unclear,
     facts_differ,
     follow,
+    in_doubt,
     moved,
     require_fillable,
     texts_differ,
@@ -57,6 +58,8 @@ class SchemaChanges:
         self._arrived: dict[tuple[int, int], Lsn] = {}
         """table and partition that the log had before the catalog was read: a position after its first changes"""
         self._exchanging: set[int] = set()
+        self._awaiting: set[int] = set()
+        """tables whose partitions must be exchanged, by the last reading"""
 
     def policy(self, table: TableSchema) -> Policy:
         own = settings_of(self._settings, table.id, table.settings_from)
@@ -73,6 +76,7 @@ class SchemaChanges:
             applied = table.applied if table is not None else None
             if applied is not None and schema.oid not in desired.refused and _differs(applied.schema, schema):
                 self._pending[schema.oid] = _Seen(schema, desired.before, desired.after)
+        self._awaiting &= self._pending.keys()
 
     def applying(self, oid: int, batch: Batch) -> None:
         """A batch with its own columns is about to be applied."""
@@ -95,6 +99,12 @@ class SchemaChanges:
             self._exchanging.discard(oid)
             if lsn is not None:
                 self.copied(oid, lsn)
+                self._awaiting.discard(oid)
+
+    def awaits_exchange(self, table: TableRuntime) -> bool:
+        """Whether the lake table is known to lack rows of partitions."""
+        unfinished = table.applied is not None and in_doubt(table.applied.schema)
+        return unfinished or table.schema.oid in self._awaiting
 
     def waits(self, logged: Lsn) -> bool:
         """Whether a reading waits for the log to reach its position."""
@@ -110,20 +120,25 @@ class SchemaChanges:
         for oid, seen in list(self._pending.items()):
             table = tables.get(oid)
             if table is None or table.applied is None:
-                del self._pending[oid]
+                self._forget(oid)
             elif seen.after <= logged and table.active and not table.resync and table.job is None:
                 ready = table.waiting is None or table.applied.lsn >= seen.after
                 if not ready and texts_differ(table.applied.schema, seen.schema) is None:
                     # Only a copy corrects texts, and it includes what waits.
                     continue
-                del self._pending[oid]
+                self._forget(oid)
                 if seen.before < self._since.get(oid, ZERO):
                     continue
                 target = self._target(table.applied.schema, seen)
                 if target is EXCHANGE:
                     self._pending[oid] = seen
+                    self._awaiting.add(oid)
                 if target is not None:
                     yield table, target
+
+    def _forget(self, oid: int) -> None:
+        del self._pending[oid]
+        self._awaiting.discard(oid)
 
     def _target(self, lake: TableSchema, seen: _Seen) -> TableSchema | ExchangeNeeded | Wal2LakeError | None:
         source = seen.schema

@@ -157,12 +157,9 @@ class TableRuntime:
         return (
             self.state is TableState.STREAMING
             and self.job is None
-            and (self.waiting, self.retention.as_partition) == (None, None)
-            and not self.resync
-            and self.rename is None
+            and (self.waiting, self.rename, self.retention.as_partition) == (None, None, None)
             and self.applied is not None
-            and not self.paused
-            and not self.is_leaving
+            and not (self.resync or self.paused or self.is_leaving)
             and self.retention.stored == self.record.version
         )
 
@@ -273,6 +270,10 @@ class TableRuntime:
     def position_unusable(self, error: Wal2LakeError, only_copy_helps: bool) -> None:
         """The lake has no usable position. `only_copy_helps`: the change log is useless to it."""
         self._on(events.position_unusable, self._attempt(advise(error)), only_copy_helps)
+
+    def partitions_moved(self) -> None:
+        """Rows of partitions are in no changes of the log, and must be exchanged."""
+        self._on(events.partitions_moved)
 
     def caught_up(self, logged: Lsn) -> bool:
         """Whether it streams: it has what was captured when catching up began; a busy table always has more."""

@@ -203,7 +203,9 @@ class TableWork:
             self._look_at_former_partition(table, applied.lsn)
         if not table.active or table.resync:
             return
-        catching_up = table.state is TableState.CATCHUP and not table.caught_up(self._capture.logged)
+        catching_up = table.state is TableState.CATCHUP and (
+            self._schema_changes.awaits_exchange(table) or not table.caught_up(self._capture.logged)
+        )
         if catching_up and table.waiting is None:
             self._capture.request_position()
         if self._commit_due(table, applied):
@@ -310,6 +312,7 @@ class TableWork:
                 self._fail(table, target)
             elif isinstance(target, ExchangeNeeded):
                 self._tables.wake(table)
+                table.partitions_moved()
                 self._start_exchange(table)
             elif table.applied is not None:
                 self._tables.wake(table)

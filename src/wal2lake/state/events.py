@@ -200,6 +200,12 @@ def caught_up(state: CatchUp) -> LifecycleState:
     return Streaming(state.copy_requested)
 
 
+@_event("table work: a look at the catalog", _to(_CATCHUP, _CATCHUP, _STREAMING))
+def partitions_moved(state: CatchUp | Streaming) -> LifecycleState:
+    """the lake table lacks rows of partitions that moved without changes in the stream; they are to be exchanged"""
+    return state if isinstance(state, CatchUp) else CatchUp(state.copy_requested, state.failures)
+
+
 # ---- position in the lake
 
 

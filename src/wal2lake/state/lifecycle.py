@@ -124,10 +124,12 @@ class Snapshot(_Live):
 
 @dataclass(frozen=True)
 class CatchUp(_Live):
-    """The lake has a position; changes that were captured when catching up began are being applied.
+    """The lake has a position; changes that were captured when catching up began are being applied, or rows of
+    partitions that moved are being exchanged.
 
     Set by the registry when it has the position from the lake (at a start, a retry, a resume, a hand-over), and by the
-    table work when a copy is committed. Stored: the name. A restart reads the position from the lake and continues.
+    table work when a copy is committed or partitions moved. Stored: the name. A restart reads the position from the
+    lake and continues.
     """
 
     state: ClassVar = TableState.CATCHUP

@@ -30,7 +30,7 @@ def within(low: int, name: str = "id") -> str:
 
 def outside(*lows: int, name: str = "id") -> str:
     """In none of the partitions that the source has: whatever is there came with one that went."""
-    return f"NOT coalesce({' OR '.join(within(low, name) for low in lows)}, false)"
+    return f"(NOT ({' OR '.join(within(low, name) for low in lows)}))"
 
 
 ONE, TWO = leaf(11, low=0), leaf(12, low=10)

@@ -4,14 +4,18 @@
 
 Only conditions with the same meaning on both sides are translated: equality of numbers, dates, timestamps, booleans,
 text and uuid, and order of all but text, which depends on the collation. Everything else is `Untranslatable`.
+
+Conditions consist of comparisons, AND, OR and NOT alone. Inside a function such as coalesce(), Spark can't push some of
+them down to the lake table: it makes NULL of `n < 6 OR n >= 6`, and then fails. None is needed, because PostgreSQL's
+conditions are never NULL: they test each column for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from ...schema import Bounds, Column, TableSchema
+from ...schema import Bounds, Column, HeapFile, TableSchema
 from ...types import TYPES, Kind
 from ..names import literal, quoted
 
@@ -37,18 +41,24 @@ def translate(constraint: str | None, schema: TableSchema) -> str:
     """The condition in Spark SQL over the table's columns. Raises Untranslatable."""
     if not constraint:
         raise Untranslatable
-    return f"coalesce({_translated(constraint, {column.name: column for column in schema.columns})}, false)"
+    return _translated(constraint, {column.name: column for column in schema.columns})
 
 
 def within(bounds: Bounds | None, schema: TableSchema) -> str:
     """The condition for rows of a lake table within bounds, whatever the names of columns were when the bounds were
-    read. It is true or not true, and simple, because files are pruned by it. Raises Untranslatable."""
+    read. It is simple, because files are pruned by it. Raises Untranslatable."""
     if bounds is None:
         raise Untranslatable
     columns = {column.attnum: column for column in schema.source_columns}
     if not {number for _, number in bounds.columns} <= set(columns):
         raise Untranslatable
     return _translated(bounds.text, {name: columns[number] for name, number in bounds.columns})
+
+
+def outside(heaps: Iterable[HeapFile], schema: TableSchema) -> str:
+    """The condition for rows of a lake table within the bounds of none of these partitions. Raises Untranslatable."""
+    inside = " OR ".join(within(heap.bounds, schema) for heap in heaps)
+    return f"(NOT ({inside}))" if inside else "true"
 
 
 def _translated(constraint: str, columns: Mapping[str, Column]) -> str:

@@ -16,7 +16,7 @@ from ...evolution import Moved
 from ...schema import Bounds, HeapFile, TableSchema
 from ..applying.alter import selection
 from ..applying.apply import by_address
-from ..applying.partition import Untranslatable, within
+from ..applying.partition import Untranslatable, outside, within
 from ..format import TableFormat
 from ..model import Exchange
 from ..names import quoted
@@ -45,8 +45,7 @@ def exchange(lake: TableSchema, source: TableSchema, moved: Moved, keep: bool = 
     try:
         gone = [within(heap.bounds, lake) for heap in moved.gone]
         if (moved.gone or before) and not keep and all(heap.bounds is not None for heap in source.heaps):
-            inside = " OR ".join(within(heap.bounds, lake) for heap in source.heaps) or "false"
-            gone.append(f"NOT coalesce({inside}, false)")
+            gone.append(outside(source.heaps, lake))
         replaced = [within(heap.bounds, lake) for heap in (*before, *copied.values())]
     except Untranslatable:
         return None
@@ -76,8 +75,7 @@ def archived(lake: TableSchema, source: TableSchema) -> tuple[tuple[Bounds, ...]
     if not kept:
         return (), "false"
     inside = " OR ".join(within(bounds, lake) for bounds in kept)
-    others = " OR ".join(within(heap.bounds, lake) for heap in source.heaps) or "false"
-    return kept, f"({inside}) AND NOT coalesce({others}, false)"
+    return kept, f"({inside}) AND {outside(source.heaps, lake)}"
 
 
 def write(
