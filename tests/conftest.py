@@ -87,6 +87,7 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
+    from wal2lake.lake.iceberg.runtime import RUNTIME
     from wal2lake.lake.spark.driver import Driver
 
     # The tests make hundreds of plans and run each once or twice: compiling takes longer than what it makes faster.
@@ -94,7 +95,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     conf = {"spark.driver.extraJavaOptions": QUICK_JVM}
     if request.config.option.markexpr == "not slow" and "WAL2LAKE_TEST_PG_BIN" not in os.environ:
         conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
+    config = Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf})
+    driver = Driver(config, RUNTIME)
     driver.start({})
     try:
         # Where a mirror runs on this Spark, the start of its capture process is not what is tested.

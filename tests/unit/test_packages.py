@@ -80,3 +80,14 @@ def test_the_search_finds_a_table_that_is_changed_from_outside() -> None:
     assert set(assigned("def f(table):\n    table.life, self.x = after, 1\n    table.waiting += 1")) == {
         ("table", "life"), ("table", "waiting"),
     }  # fmt: skip
+
+
+def test_only_its_own_package_names_a_table_format() -> None:
+    """The rest of the lake knows the port; `lake/choice.py` chooses."""
+    lake = SOURCES / "lake"
+    named = [
+        str(path.relative_to(lake))
+        for path in sorted(lake.rglob("*.py"))
+        if lake / "iceberg" not in path.parents and "iceberg" in path.read_text("utf-8").lower()
+    ]
+    assert named == ["__init__.py", "choice.py", "format.py"]
