@@ -197,7 +197,6 @@ def test_what_is_no_name_is_refused(storage: LogStorage, name: str) -> None:
         lambda: storage.get(name), lambda: storage.put(name, b""), lambda: storage.put_new(name, b""),
         lambda: storage.open(name), lambda: storage.stat(name), lambda: storage.delete(name),
         lambda: storage.open_segment(name), lambda: storage.within(name), lambda: storage.prepare(name),
-        lambda: storage.scratch(name),
     ]  # fmt: skip
     if name:
         calls += [lambda: storage.names(name), lambda: storage.prefixes(name), lambda: storage.uri(name)]
@@ -243,21 +242,10 @@ def test_remove_deletes_a_place_with_all_that_is_in_it_and_nothing_else(storage:
         group.prepare("manifests")
         group.put("group.json", b"")
         group.put("manifests/1.json", b"")
-        group.scratch("spool").mkdir(parents=True)
     storage.within("shop").remove()
     storage.within("never").remove()
     assert storage.within("shop").names() == [] == storage.names("shop/manifests")
-    assert not storage.within("shop").scratch("spool").exists()
     assert storage.names("shop2/manifests") == ["shop2/manifests/1.json"]
-    assert storage.within("shop2").scratch("spool").exists()
-
-
-def test_scratch_is_a_directory_of_local_files(storage: LogStorage) -> None:
-    scratch = storage.within("shop").scratch("spool")
-    assert not scratch.exists() and scratch != storage.within("other").scratch("spool")
-    scratch.mkdir(parents=True)
-    (scratch / "1.spool").write_bytes(b"x")
-    assert storage.within("shop").scratch("spool") == scratch
 
 
 def test_sweep_leaves_what_was_put(storage: LogStorage) -> None:

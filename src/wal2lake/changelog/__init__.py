@@ -5,7 +5,7 @@ Other packages use the names that are listed here, never the modules behind them
 
 from .backlog import Backlog
 from .budget import RECHECK_SECONDS, Budget, Usage
-from .choice import storage_for
+from .choice import scratch_for, storage_for
 from .manifest import Manifest, ManifestEntry, Segment
 from .origin import Origin, Start, logged_groups
 from .refusals import refused
@@ -35,5 +35,6 @@ __all__ = [
     "Witness",
     "logged_groups",
     "refused",
+    "scratch_for",
     "storage_for",
 ]

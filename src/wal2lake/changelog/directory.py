@@ -129,9 +129,6 @@ class DirectoryStorage:
     def uri(self, name: str = "") -> str:
         return f"{self._base}/{checked(name)}" if name else self._base
 
-    def scratch(self, name: str) -> Path:
-        return self._path(name)
-
     def _path(self, name: str) -> Path:
         return self._directory / checked(name)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from .stamp import Mark
@@ -136,7 +135,7 @@ class LogStorage(Protocol):
         ...
 
     def remove(self) -> None:
-        """Delete the place with everything in it, scratch directories too. What cannot be deleted stays."""
+        """Delete the place with everything in it. What cannot be deleted stays."""
         ...
 
     def sweep(self) -> int:
@@ -153,13 +152,6 @@ class LogStorage(Protocol):
 
     def uri(self, name: str = "") -> str:
         """The location of an object or of the place, as Spark reads it and messages show it; it need not exist."""
-        ...
-
-    def scratch(self, name: str) -> Path:
-        """A directory on a local disk for files that are useless after a restart. It need not exist.
-
-        Its name must not be used for objects, and may be listed as a prefix.
-        """
         ...
 
 
