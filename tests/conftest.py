@@ -16,7 +16,7 @@ from command import QUICK_JVM, Project
 from servers import Database, fresh_database, running_server
 from wal2lake.capture.process import launch
 from wal2lake.changelog import ChangeLog, LogStorage, storage_for
-from wal2lake.changelog.memory import MemoryStorage
+from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 

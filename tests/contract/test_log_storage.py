@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from wal2lake.changelog import LogStorage
-from wal2lake.changelog.directory import DirectoryStorage
-from wal2lake.changelog.memory import MemoryStorage
 from wal2lake.changelog.stamp import Mark
 from wal2lake.changelog.storage import AlreadyHeld
+from wal2lake.changelog.storages.directory import DirectoryStorage
+from wal2lake.changelog.storages.memory import MemoryStorage
 
 Place = Callable[[], LogStorage]
 """one place, each time as another process has it"""
@@ -399,7 +399,7 @@ def test_a_writer_that_dies_before_its_thing_has_a_name_leaves_what_is_swept(
 ) -> None:
     code = f"""
 import os, pathlib
-from wal2lake.changelog.directory import DirectoryStorage
+from wal2lake.changelog.storages.directory import DirectoryStorage
 os.link = pathlib.Path.rename = lambda *_: os.kill(os.getpid(), 9)
 DirectoryStorage(pathlib.Path({str(tmp_path)!r})).{writing}
 """
@@ -443,7 +443,7 @@ def test_a_directory_that_another_process_deleted_is_made_again(directory: Direc
 def test_a_holder_that_is_killed_holds_nothing(directory: DirectoryStorage, tmp_path: Path) -> None:
     code = f"""
 import os, pathlib
-from wal2lake.changelog.directory import DirectoryStorage
+from wal2lake.changelog.storages.directory import DirectoryStorage
 with DirectoryStorage(pathlib.Path({str(tmp_path)!r})).held():
     os.kill(os.getpid(), 9)
 """

@@ -31,8 +31,8 @@ from simulation.memory_table import Row
 from simulation.ports import SimulatedPorts
 from simulation.postgres import ScriptedPostgres
 from simulation.tasks import SimulatedTask, SimulatedWakeup, TaskKilled
-from wal2lake.changelog.memory import Call as LogCall
-from wal2lake.changelog.memory import MemoryStorage
+from wal2lake.changelog.storages.memory import Call as LogCall
+from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.errors import ConnectionFailed, Wal2LakeError
 from wal2lake.mirror import Mirror

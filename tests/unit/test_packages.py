@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -52,6 +53,11 @@ def test_a_package_offers_the_names_that_it_lists(package: str) -> None:
 def test_no_module_has_more_than_400_lines() -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in SOURCES.rglob("*.py")}
     assert {path.name: length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_no_folder_has_more_than_16_modules() -> None:
+    counted = Counter(path.parent for path in SOURCES.rglob("*.py") if not path.stem.startswith("__"))
+    assert {folder.name: modules for folder, modules in counted.items() if modules > 16} == {}
 
 
 def assigned(source: str) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """The port between a change log and the place where it is stored: `LogStorage`, its contract and its values.
 
 A storage keeps objects (byte strings) under names: relative keys with `/` between their parts, such as
-`manifests/7.json`. It does not know what they mean. `directory.py` is the implementation for production, `memory.py`
-the one for simulations. `tests/contract/test_log_storage.py` checks the contract for each implementation.
+`manifests/7.json`. It does not know what they mean. `storages/directory.py` is the implementation for production,
+`storages/memory.py` the one for simulations. `tests/contract/test_log_storage.py` checks the contract for each of them.
 
 Two processes use a log at the same time: capture writes, the main process reads and deletes. What they can rely on:
 

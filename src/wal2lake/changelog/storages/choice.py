@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from ..storage import LogStorage
 from .directory import DirectoryStorage
-from .storage import LogStorage
 
 
 def storage_for(location: str | os.PathLike[str]) -> LogStorage:

@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .checksum import file_digest
-from .stamp import Mark, exchange
-from .storage import AlreadyHeld, OpenSegment, Stat, Written, checked
+from ..checksum import file_digest
+from ..stamp import Mark, exchange
+from ..storage import AlreadyHeld, OpenSegment, Stat, Written, checked
 
 _WRITER = re.compile(r"\.(\d+)(\.\d+)?\.tmp$")
 """the process, and the thread, in the name of a temporary file"""

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
-from .stamp import Mark, exchange
-from .storage import AlreadyHeld, OpenSegment, Stat, Written, checked
+from ..stamp import Mark, exchange
+from ..storage import AlreadyHeld, OpenSegment, Stat, Written, checked
 
 
 @dataclass(frozen=True)
