@@ -12,7 +12,8 @@ from typing import Any
 
 from wal2lake.demo.server import find_binaries
 from wal2lake.java import java_path
-from wal2lake.lake.spark import jars
+from wal2lake.lake.iceberg.runtime import ICEBERG
+from wal2lake.lake.spark.jars import POSTGRESQL
 
 _PROC = Path("/proc")
 
@@ -30,8 +31,8 @@ def describe() -> dict[str, Any]:
             "Python": platform.python_version(),
             "PostgreSQL": _first_line([str(find_binaries() / "postgres"), "--version"]).rpartition(" ")[2],
             "Spark": importlib.metadata.version("pyspark"),
-            "Iceberg": jars.ICEBERG.version,
-            "PostgreSQL JDBC": jars.POSTGRESQL.version,
+            "Iceberg": ICEBERG.version,
+            "PostgreSQL JDBC": POSTGRESQL.version,
             "Java": _java(),
         },
     }

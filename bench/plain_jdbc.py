@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal2lake.demo.server import HOST, SUPERUSER
-from wal2lake.lake.iceberg.tables import TABLE_PROPERTIES
+from wal2lake.lake.iceberg.metadata import TABLE_PROPERTIES
 
 from .ground import DATABASE, Ground
 

@@ -49,8 +49,9 @@ class Spark:
         path.mkdir(exist_ok=True)
         lake = Lake(config, self._driver.root)
         lake.start()
-        own = Driver(config, self._driver.root)
-        own.start(IcebergTables(config).settings())
+        tables = IcebergTables(config)
+        own = Driver(config, tables.runtime, self._driver.root)
+        own.start(tables.settings())
         return Place(config, lake, own)
 
     def cpu_seconds(self) -> float:
@@ -95,7 +96,7 @@ class Jobs:
 @contextmanager
 def started(dsn: str, directory: Path) -> Iterator[Spark]:
     config = Config(source={"dsn": dsn}, lake={"path": str(directory / "spark")})
-    driver = Driver(config)
+    driver = Driver(config, IcebergTables.runtime)
     driver.start({})
     try:
         yield Spark(driver)

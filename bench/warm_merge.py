@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal2lake.config import Config
-from wal2lake.lake.iceberg.tables import TABLE_PROPERTIES, IcebergTables
+from wal2lake.lake.iceberg.metadata import TABLE_PROPERTIES
+from wal2lake.lake.iceberg.tables import IcebergTables
 from wal2lake.lake.spark.driver import Driver
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class WarmMerge:
 @contextmanager
 def warm_merge(config: Config, table: str) -> Iterator[WarmMerge]:
     """A table with the rows that a lake table has now, to be merged into."""
-    driver = Driver(config)
-    driver.start(IcebergTables(config).settings())
+    tables = IcebergTables(config)
+    driver = Driver(config, tables.runtime)
+    driver.start(tables.settings())
     try:
         # As wal2lake has it for a table of this size: one task writes one file.
         with driver.session("warm merge", {"spark.sql.shuffle.partitions": "1"}) as session:

@@ -21,17 +21,7 @@ from wal2lake.cli.app import app
 from wal2lake.cli.template import HEADINGS, Option, config_file, heading, options, purpose, toml
 from wal2lake.config import SECTIONS, variables
 from wal2lake.state.events import EVENTS, EventRule
-from wal2lake.state.lifecycle import (
-    CatchUp,
-    Dropped,
-    Errored,
-    Paused,
-    Pending,
-    Snapshot,
-    Streaming,
-    TableState,
-    needs_copy,
-)
+from wal2lake.state.lifecycle import VARIANTS, AtSource, needs_copy, title
 from wal2lake.types import STRING, TYPES, LakeType, PgType, binary_reader, lake_type, unfit_words
 from wal2lake.types.decimals import NUMERIC, typmod
 from wal2lake.types.family import Scalar
@@ -126,22 +116,23 @@ def _carried(lake: LakeType, binary: bool = False) -> str:
 
 def lifecycle() -> Iterator[str]:
     yield from ("## States", "")
-    for state in (Pending, Snapshot, CatchUp, Streaming, Paused, Errored, Dropped):
-        yield from (f"### {state.state}", "", _reflowed(state.__doc__), "")
+    for state in VARIANTS:
+        yield from (f"### {title(state)}", "", _reflowed(state.__doc__), "")
+    yield from ("## What is seen at the source", "", *_lines(AtSource.__doc__))
     yield from ("## When a table is copied", "", *_lines(needs_copy.__doc__))
     yield from ("## Transitions", "", "| from | event | to | who causes it |", "|---|---|---|---|")
-    for before in TableState:
+    for before in VARIANTS:
         for event in EVENTS:
             if event.moves.get(before, before) is not before:
-                yield f"| {before} | `{event.name}` | {event.moves[before]} | {event.by} |"
+                yield f"| {title(before)} | `{event.name}` | {title(event.moves[before])} | {event.by} |"
     yield from ("", "## Events", "", "| event | | who causes it | from | to |", "|---|---|---|---|---|")
     yield from (_event(event) for event in EVENTS)
 
 
 def _event(event: EventRule) -> str:
     targets = {after for before, after in event.moves.items() if after is not before}
-    to = ", ".join(target for target in TableState if target in targets) or "stays"
-    sources = ", ".join(state for state in TableState if state in event.moves)
+    to = ", ".join(title(target) for target in VARIANTS if target in targets) or "stays"
+    sources = ", ".join(title(state) for state in VARIANTS if state in event.moves)
     return f"| `{event.name}` | {event.meaning} | {event.by} | {sources} | {to} |"
 
 
@@ -149,7 +140,8 @@ def _lines(doc: str | None) -> list[str]:
     """The lines of a docstring, with an empty one before each list."""
     lines = [line.strip() for line in (doc or "").splitlines()]
     listed = [line.startswith("- ") for line in lines]
-    gaps = [one and not before for before, one in zip([True, *listed], listed, strict=False)]
+    after_text = [False, *(bool(line) and not item for line, item in zip(lines, listed, strict=True))]
+    gaps = [item and text for item, text in zip(listed, after_text, strict=False)]
     return [part for line, gap in zip(lines, gaps, strict=True) for part in (["", line] if gap else [line])]
 
 

@@ -15,7 +15,8 @@ import zipfile
 from pathlib import Path
 
 from wal2lake.errors import Wal2LakeError
-from wal2lake.lake.spark.jars import Jar, cache_directory, ensure
+from wal2lake.lake.format import Jar
+from wal2lake.lake.spark.jars import cache_directory, ensure
 
 RELEASES = {14: "14.20.0", 15: "15.15.0", 16: "16.11.0", 17: "17.7.0"}
 

@@ -19,7 +19,7 @@ from proof_size import SHORT
 from servers import Database, fresh_database, running_server
 from wal2lake.capture.process import launch
 from wal2lake.changelog import ChangeLog, LogStorage, storage_for
-from wal2lake.changelog.memory import MemoryStorage
+from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 
@@ -104,6 +104,7 @@ def config(database: Database, tmp_path: Path) -> ConfigFactory:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """One Spark for the run, started by the product's own code."""
+    from wal2lake.lake.iceberg.runtime import RUNTIME
     from wal2lake.lake.spark.driver import Driver
 
     # The tests make hundreds of plans and run each once or twice: compiling takes longer than what it makes faster.
@@ -111,7 +112,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     conf = {"spark.driver.extraJavaOptions": QUICK_JVM}
     if request.config.option.markexpr == "not slow" and "WAL2LAKE_TEST_PG_BIN" not in os.environ:
         conf |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    driver = Driver(Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf}))
+    config = Config(source={"dsn": "postgresql://unused"}, spark={"master": "local[2]", "conf": conf})
+    driver = Driver(config, RUNTIME)
     driver.start({})
     try:
         # Where a mirror runs on this Spark, the start of its capture process is not what is tested.

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ConfigFactory
 from servers import Database
-from wal2lake.lake.spark.jars import ICEBERG, SQLITE
+from wal2lake.lake.iceberg.runtime import ICEBERG, SQLITE
 from wal2lake.mirror import Mirror
 
 if TYPE_CHECKING:

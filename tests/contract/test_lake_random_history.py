@@ -27,7 +27,7 @@ from wal2lake.position import Lsn
 from wal2lake.schema import Bounds, Column, TableId, TableSchema
 from wal2lake.source.model import CopySource, ExportedSnapshot
 from wal2lake.types import LakeType
-from wal2lake.visibility import Visibility
+from wal2lake.visibility import PgSnapshot, Visibility
 
 SEEDS = range(int(os.environ.get("WAL2LAKE_TEST_HISTORIES", "1")))
 BATCHES = 5
@@ -231,7 +231,8 @@ def test_what_the_snapshot_of_a_copy_sees_is_not_applied_again(place: tuple[Lake
     with database.connect() as connection:
         ((history.lsn,),) = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchall()
     history.lsn = int(history.lsn) + 10_000
-    visibility = Visibility(epoch - 9, epoch + 12, frozenset({epoch - 2, epoch + 3}), Lsn(history.lsn + 10_000))
+    snapshot = PgSnapshot(epoch - 9, epoch + 12, frozenset({epoch - 2, epoch + 3}))
+    visibility = Visibility(snapshot, Lsn(history.lsn + 10_000))
     applied = both.copy(database, name, visibility)
     assert applied.visibility == visibility
     for number in (1, 2):

@@ -22,7 +22,7 @@ from waiting import wait_until
 from wal2lake.config import Config
 from wal2lake.demo.server import EmbeddedServer
 from wal2lake.lake import Lake
-from wal2lake.lake.iceberg.tables import TABLE_PROPERTIES
+from wal2lake.lake.iceberg.metadata import TABLE_PROPERTIES
 from wal2lake.lake.maintenance.policy import QUIET_SECONDS
 
 ROWS = proof_size("WAL2LAKE_TEST_ROWS", long=1_000_000, short=200_000)

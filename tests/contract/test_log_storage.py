@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from wal2lake.changelog import LogStorage
-from wal2lake.changelog.directory import DirectoryStorage
-from wal2lake.changelog.memory import MemoryStorage
 from wal2lake.changelog.stamp import Mark
 from wal2lake.changelog.storage import AlreadyHeld
+from wal2lake.changelog.storages.directory import DirectoryStorage
+from wal2lake.changelog.storages.memory import MemoryStorage
 
 Place = Callable[[], LogStorage]
 """one place, each time as another process has it"""
@@ -197,7 +197,6 @@ def test_what_is_no_name_is_refused(storage: LogStorage, name: str) -> None:
         lambda: storage.get(name), lambda: storage.put(name, b""), lambda: storage.put_new(name, b""),
         lambda: storage.open(name), lambda: storage.stat(name), lambda: storage.delete(name),
         lambda: storage.open_segment(name), lambda: storage.within(name), lambda: storage.prepare(name),
-        lambda: storage.scratch(name),
     ]  # fmt: skip
     if name:
         calls += [lambda: storage.names(name), lambda: storage.prefixes(name), lambda: storage.uri(name)]
@@ -243,21 +242,10 @@ def test_remove_deletes_a_place_with_all_that_is_in_it_and_nothing_else(storage:
         group.prepare("manifests")
         group.put("group.json", b"")
         group.put("manifests/1.json", b"")
-        group.scratch("spool").mkdir(parents=True)
     storage.within("shop").remove()
     storage.within("never").remove()
     assert storage.within("shop").names() == [] == storage.names("shop/manifests")
-    assert not storage.within("shop").scratch("spool").exists()
     assert storage.names("shop2/manifests") == ["shop2/manifests/1.json"]
-    assert storage.within("shop2").scratch("spool").exists()
-
-
-def test_scratch_is_a_directory_of_local_files(storage: LogStorage) -> None:
-    scratch = storage.within("shop").scratch("spool")
-    assert not scratch.exists() and scratch != storage.within("other").scratch("spool")
-    scratch.mkdir(parents=True)
-    (scratch / "1.spool").write_bytes(b"x")
-    assert storage.within("shop").scratch("spool") == scratch
 
 
 def test_sweep_leaves_what_was_put(storage: LogStorage) -> None:
@@ -411,7 +399,7 @@ def test_a_writer_that_dies_before_its_thing_has_a_name_leaves_what_is_swept(
 ) -> None:
     code = f"""
 import os, pathlib
-from wal2lake.changelog.directory import DirectoryStorage
+from wal2lake.changelog.storages.directory import DirectoryStorage
 os.link = pathlib.Path.rename = lambda *_: os.kill(os.getpid(), 9)
 DirectoryStorage(pathlib.Path({str(tmp_path)!r})).{writing}
 """
@@ -455,7 +443,7 @@ def test_a_directory_that_another_process_deleted_is_made_again(directory: Direc
 def test_a_holder_that_is_killed_holds_nothing(directory: DirectoryStorage, tmp_path: Path) -> None:
     code = f"""
 import os, pathlib
-from wal2lake.changelog.directory import DirectoryStorage
+from wal2lake.changelog.storages.directory import DirectoryStorage
 with DirectoryStorage(pathlib.Path({str(tmp_path)!r})).held():
     os.kill(os.getpid(), 9)
 """

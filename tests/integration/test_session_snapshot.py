@@ -106,7 +106,7 @@ def test_a_snapshot_waits_for_a_commit_that_waits_for_a_standby(
     with take(database) as held:
         assert held.alive
         seen = held.snapshot.visibility
-        assert seen is not None and seen.running == frozenset()
+        assert seen is not None and seen.snapshot.running == frozenset()
 
 
 def test_what_is_seen_is_what_postgres_says(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_what_is_seen_is_what_postgres_says(database: Database, monkeypatch: pyt
         with held:
             open_one.commit()
             seen = held.snapshot.visibility
-            assert seen is not None and len(seen.running) == 2
+            assert seen is not None and len(seen.snapshot.running) == 2
             text = str(seen).partition(" ")[0]
             xids = range(first - 3, first + 12)
             told = database.rows(

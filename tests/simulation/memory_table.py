@@ -55,11 +55,12 @@ def changes(batch: Batch, schema: TableSchema, read: Read) -> list[Change]:
 
 def _copied(change: Change | Truncation, batch: Batch) -> bool:
     """Whether the snapshot of the batch's copy sees the transaction, as PostgreSQL says what a snapshot sees."""
-    snapshot = batch.visibility
+    copied = batch.visibility
     lsn, xid = (change.at[0], change.xid) if isinstance(change, Change) else (change.commit_lsn, change.xid)
-    if snapshot is None or lsn >= snapshot.until:
+    if copied is None or lsn >= copied.until:
         return False
     assert xid is not None
+    snapshot = copied.snapshot
     # The one number with these lower bits that is less than half an epoch away.
     epochs = (xid + (snapshot.xmax // 2**32 + step) * 2**32 for step in (-1, 0, 1))
     full = min(epochs, key=lambda one: abs(one - snapshot.xmax))

@@ -66,7 +66,9 @@ class SimulatedPorts:
 
     def capture(self, group: GroupConfig, on_report: Callable[[], object]) -> CaptureHandle:
         def worker(owner: Owner) -> CaptureWorker:
-            return CaptureWorker(self._world.config, group, owner, self._capture_source(), self.logs, self.executor)
+            spools = self._world.spools / group.name
+            source = self._capture_source()
+            return CaptureWorker(self._world.config, group, owner, source, self.logs, self.executor, spools)
 
         made = SimulatedCapture(self.executor, group.name, worker, on_report, self.process)
         self.captures.append(made)

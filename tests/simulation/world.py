@@ -10,9 +10,13 @@ wait with `world.executor.sleep`, and end processes with `world.crash_main` and 
 from __future__ import annotations
 
 import random
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -27,8 +31,8 @@ from simulation.memory_table import Row
 from simulation.ports import SimulatedPorts
 from simulation.postgres import ScriptedPostgres
 from simulation.tasks import SimulatedTask, SimulatedWakeup, TaskKilled
-from wal2lake.changelog.memory import Call as LogCall
-from wal2lake.changelog.memory import MemoryStorage
+from wal2lake.changelog.storages.memory import Call as LogCall
+from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.errors import ConnectionFailed, Wal2LakeError
 from wal2lake.mirror import Mirror
@@ -95,6 +99,8 @@ class World:
         )
         self.state = MemoryState(self.executor.clock, _StateHook(self), self.executor.condition())
         self.storage = MemoryStorage(self._log_call, owner=lambda: self.process)
+        self.spools = Path(tempfile.mkdtemp(prefix="wal2lake-"))
+        weakref.finalize(self, shutil.rmtree, self.spools, ignore_errors=True)
         self.lake = MemoryLake(self._copied, self._lake_call, self._segment, strict=workload.strict)
         self.running_lake: MemoryLake | None = None
         """that of the last main process"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -54,6 +55,11 @@ def test_no_module_has_more_than_400_lines() -> None:
     assert {path.name: length for path, length in lengths.items() if length > 400} == {}
 
 
+def test_no_folder_has_more_than_16_modules() -> None:
+    counted = Counter(path.parent for path in SOURCES.rglob("*.py") if not path.stem.startswith("__"))
+    assert {folder.name: modules for folder, modules in counted.items() if modules > 16} == {}
+
+
 def assigned(source: str) -> Iterator[tuple[str, str]]:
     """Attributes that are set of something other than `self`, each with what it is set of."""
     for node in ast.walk(ast.parse(source)):
@@ -80,3 +86,14 @@ def test_the_search_finds_a_table_that_is_changed_from_outside() -> None:
     assert set(assigned("def f(table):\n    table.life, self.x = after, 1\n    table.waiting += 1")) == {
         ("table", "life"), ("table", "waiting"),
     }  # fmt: skip
+
+
+def test_only_its_own_package_names_a_table_format() -> None:
+    """The rest of the lake knows the port; `lake/choice.py` chooses."""
+    lake = SOURCES / "lake"
+    named = [
+        str(path.relative_to(lake))
+        for path in sorted(lake.rglob("*.py"))
+        if lake / "iceberg" not in path.parents and "iceberg" in path.read_text("utf-8").lower()
+    ]
+    assert named == ["__init__.py", "choice.py", "format.py"]

@@ -9,6 +9,7 @@ full; the server keeps the rest, and still receives status updates.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..changelog import RECHECK_SECONDS, Budget, ChangeLog, Manifest
@@ -57,6 +58,8 @@ class Worker(Protocol):
     @property
     def changelog(self) -> ChangeLog: ...
     @property
+    def spools(self) -> Path: ...
+    @property
     def report(self) -> CaptureReport: ...
     @property
     def unreported(self) -> bool:
@@ -90,7 +93,7 @@ class StreamSession:
             self._log, self._resolver, self._log.position(), stream.capabilities.binary, worker.executor,
             worker.source.token,
         )  # fmt: skip
-        self._spools = Spools(self._log.storage.scratch("spool"), worker.executor)
+        self._spools = Spools(worker.spools, worker.executor)
         self._speculative = SpeculativeReader(self._pipeline)
         self._streamed = Demultiplexer(self._spools, self._speculative)
         self._intake = Intake()

@@ -12,9 +12,10 @@ import random
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ..changelog import ChangeLog, LogStorage, Manifest
+from ..changelog import ChangeLog, LogStorage, Manifest, scratch_for
 from ..config import PGOUTPUT, Config, GroupConfig
 from ..decode import TextNeeded, readable
 from ..errors import (
@@ -47,11 +48,13 @@ class CaptureWorker:
 
     def __init__(
         self, config: Config, group: GroupConfig, owner: Owner, source: CaptureSource, logs: LogStorage,
-        executor: Executor = SYSTEM_EXECUTOR,
+        executor: Executor = SYSTEM_EXECUTOR, spools: Path | None = None,
     ) -> None:  # fmt: skip
+        """`spools`: a local directory for open transactions; None: beside the change log."""
         self.config = config.model_copy(update={"tables": config.tables_of(group)})
         self.group, self.owner, self.source, self.executor = group, owner, source, executor
         self.changelog = ChangeLog(logs, group.name)
+        self.spools = spools if spools is not None else scratch_for(config.changelog_path) / group.name / "spool"
         self.publication = publication_used_by(group)
         self.appending = append_name(group.name)
         self.report = CaptureReport()

@@ -5,7 +5,6 @@ Other packages use the names that are listed here, never the modules behind them
 
 from .backlog import Backlog
 from .budget import RECHECK_SECONDS, Budget, Usage
-from .choice import storage_for
 from .manifest import Manifest, ManifestEntry, Segment
 from .origin import Origin, Start, logged_groups
 from .refusals import refused
@@ -13,6 +12,7 @@ from .retention import Retention
 from .segment import SegmentRows, SegmentWriter
 from .stamp import CommitStamp
 from .storage import LogStorage
+from .storages.choice import scratch_for, storage_for
 from .store import ChangeLog
 from .witness import Witness
 
@@ -35,5 +35,6 @@ __all__ = [
     "Witness",
     "logged_groups",
     "refused",
+    "scratch_for",
     "storage_for",
 ]

@@ -1,8 +1,8 @@
 """The port between a change log and the place where it is stored: `LogStorage`, its contract and its values.
 
 A storage keeps objects (byte strings) under names: relative keys with `/` between their parts, such as
-`manifests/7.json`. It does not know what they mean. `directory.py` is the implementation for production, `memory.py`
-the one for simulations. `tests/contract/test_log_storage.py` checks the contract for each implementation.
+`manifests/7.json`. It does not know what they mean. `storages/directory.py` is the implementation for production,
+`storages/memory.py` the one for simulations. `tests/contract/test_log_storage.py` checks the contract for each of them.
 
 Two processes use a log at the same time: capture writes, the main process reads and deletes. What they can rely on:
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from .stamp import Mark
@@ -136,7 +135,7 @@ class LogStorage(Protocol):
         ...
 
     def remove(self) -> None:
-        """Delete the place with everything in it, scratch directories too. What cannot be deleted stays."""
+        """Delete the place with everything in it. What cannot be deleted stays."""
         ...
 
     def sweep(self) -> int:
@@ -153,13 +152,6 @@ class LogStorage(Protocol):
 
     def uri(self, name: str = "") -> str:
         """The location of an object or of the place, as Spark reads it and messages show it; it need not exist."""
-        ...
-
-    def scratch(self, name: str) -> Path:
-        """A directory on a local disk for files that are useless after a restart. It need not exist.
-
-        Its name must not be used for objects, and may be listed as a prefix.
-        """
         ...
 
 

@@ -4,11 +4,11 @@ Other packages use the names listed here, never the modules behind them.
 """
 
 from .copying.exchange import exchange, of_partitions
+from .iceberg.runtime import ICEBERG as ICEBERG_JAR
+from .iceberg.runtime import SQLITE as SQLITE_JAR
 from .lake import Lake
 from .model import Applied, Batch, Exchange, Facts, Into, Work, copied, still_visible
 from .ports import LakeTables
-from .spark.jars import ICEBERG as ICEBERG_JAR
-from .spark.jars import SQLITE as SQLITE_JAR
 
 __all__ = [
     "ICEBERG_JAR",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..position import NO_VERSION, LakeVersion, Lsn
@@ -20,6 +19,38 @@ from .model import Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A library for the JVM, by its Maven coordinates."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def file(self) -> str:
+        """The file name that Spark's resolution uses."""
+        return f"{self.group}_{self.artifact}-{self.version}.jar"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a format needs of a Spark driver."""
+
+    jars: Mapping[str, Jar] = field(default_factory=dict)
+    """by a class of each, which shows whether a given session has it"""
+    extensions: tuple[str, ...] = ()
+    """Spark SQL extensions"""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """of every session; the user's configuration overrides them"""
+    packages: tuple[str, ...] = ()
+    """Java packages whose classes are used by name"""
 
 
 @dataclass(frozen=True)
@@ -106,6 +137,7 @@ class TableFormat(Protocol):
 
     name: str
     """for people"""
+    runtime: Runtime
     reserved_columns: frozenset[str]
     """names that no column of a table can have"""
     row_address: tuple[str, str]
@@ -209,11 +241,18 @@ class TableFormat(Protocol):
 
     # Files
 
-    def new_location(self, table: TableId) -> Path | None:
-        """A directory that no other table has ever used; None if the catalog chooses directories."""
+    def new_location(self, table: TableId) -> str | None:
+        """A location that no other table has ever used; None if the catalog chooses locations."""
 
-    def placed(self, session: SparkSession, location: str) -> frozenset[TableId]:
-        """The tables whose files are in a directory."""
+    def clean_up(
+        self, session: SparkSession, location: str, table: TableId, source: str, since: float, free: bool
+    ) -> None:
+        """Remove what interrupted work has left at the location of a table.
+
+        Where only this table of this source is, files newer than `since` that no version of it refers to. Where no
+        table is, everything, but only if the location was `free` before the work, or the table was being dropped.
+        Nothing where another table is, or outside of the lake.
+        """
 
     def files(self, session: SparkSession, table: TableId) -> frozenset[str]:
         """Every file that any version of the table refers to; empty if the table does not exist."""

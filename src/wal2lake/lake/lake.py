@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import faults
@@ -31,9 +30,9 @@ from .applying.records import (
     require_own,
     still_at,
 )
+from .choice import table_format
 from .copying.copy_writer import CopyWriter
-from .format import NeedsSession, Record, TableFormat
-from .iceberg.tables import IcebergTables
+from .format import NeedsSession, Record
 from .maintenance.compaction import Maintenance
 from .maintenance.pending_files import PendingFiles
 from .model import Applied, Batch, Exchange, Into, Work, still_visible
@@ -57,11 +56,9 @@ class Lake:
 
     def __init__(self, config: Config, spark: SparkSession | None = None, on_demand: bool = False) -> None:
         """`on_demand`: start Spark only when it is needed."""
-        self._tables: TableFormat = IcebergTables(config)
+        self._tables = table_format(config)
         self._spark = SparkService(config, self._tables, spark, on_demand)
-        self._pending_files = PendingFiles(
-            Path(config.lake.path).absolute(), storage_for(config.changelog_path), self._tables
-        )
+        self._pending_files = PendingFiles(storage_for(config.changelog_path), self._tables)
         self._lookup = Lookup(self._tables)
         self._copies = CopyWriter(self._spark, self._tables, self._lookup, self._pending_files)
         self._maintenance = Maintenance(config.maintenance, self._tables)

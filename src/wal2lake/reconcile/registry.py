@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..changelog import Backlog, ChangeLog, Manifest
-from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableRecreated, Wal2LakeError, advise
+from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableRecreated, Wal2LakeError
 from ..executor import Executor
 from ..lake import Applied, LakeTables
 from ..position import Lsn
@@ -165,24 +165,21 @@ class TableRegistry:
         self._note_dropped(desired)
 
     def _add_table(
-        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, moving_in: bool = False
+        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, arriving: bool = False
     ) -> TableRuntime:
         table = TableRuntime(
-            schema, record, copy_requested_at=requested, moving_in=moving_in, clock=self._clock, jitter=self._jitter
+            schema, record, copy_requested_at=requested, arriving=arriving, clock=self._clock, jitter=self._jitter
         )
         self._tables[schema.oid] = table
         return table
 
     def _note_refusal(self, table: TableRuntime, refused: Wal2LakeError | None) -> None:
         """Record whether a table can be captured; it is stopped when no work on it is running."""
-        before = table.set_refusal(refused)
-        if refused is not None:
+        if refused is None:
+            table.end_refusal()
+        else:
             self.wake(table)
-            # Whatever else it failed with: nothing heals it before this does.
-            if table.state is TableState.ERRORED and not table.failed_by(advise(refused)):
-                table.refuse()
-        elif before is not None:
-            table.retry_now()
+            table.note_refusal(refused)
 
     def update_target(self, table: TableRuntime) -> None:
         """Decide the name of a table's lake table; one that does not exist yet may have any name."""
@@ -249,9 +246,9 @@ class TableRegistry:
                 continue
             if table.schema.oid in self._to_forget:
                 self._forget({table.schema.oid})
-            elif table.dropped_at is not None and _fully_applied(table, logged):
+            elif table.is_drained(logged):
                 self._retire_dropped(table)
-            elif table.refused is not None and not table.moving_in and not table.paused:
+            elif table.refusal is not None and not table.moving_in and not table.paused:
                 if table.state is not TableState.ERRORED:
                     table.refuse()
             elif table.paused and table.state is not TableState.PAUSED and not table.moving_in:
@@ -275,7 +272,7 @@ class TableRegistry:
         requested = []
         for table in tables:
             self.wake(table)
-            if table.refused is not None:
+            if table.refusal is not None:
                 table.refuse()
             elif table.needs_copy:
                 table.await_copy()
@@ -343,6 +340,12 @@ class TableRegistry:
 
     def _retire_dropped(self, table: TableRuntime) -> None:
         """Keep only the record of a dropped table."""
+        if table.waiting is not None:
+            log.warning(
+                "%s: changes before its DROP are not applied; lake table %s stays without them",
+                table.name,
+                table.target,
+            )
         table.drop()
         oid = table.schema.oid
         self._tables.pop(oid, None)
@@ -388,8 +391,3 @@ class TableRegistry:
 def _resumed(spec: TableSpec | None) -> datetime | None:
     """The time of the last command to resume it."""
     return spec.resumed_at if spec is not None else None
-
-
-def _fully_applied(table: TableRuntime, logged: Lsn) -> bool:
-    """Whether a dropped table has everything that was captured of it, or can never have it."""
-    return not table.active or (table.waiting is None and table.dropped_at is not None and logged >= table.dropped_at)

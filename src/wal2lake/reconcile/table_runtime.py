@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Concatenate, ParamSpec
+from typing import ParamSpec
 
 from ..changelog import Manifest
-from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import Advice, Wal2LakeError, advise
 from ..executor import Future
 from ..lake import Applied
 from ..position import ZERO, LakeVersion, Lsn
 from ..schema import TableId, TableSchema
 from ..state import TableRecord, TableSpec, events, lifecycle
-from ..state.lifecycle import CatchUp, Dropped, Errored, LifecycleState, Snapshot, TableState, Transition
+from ..state.lifecycle import CatchUp, Errored, TableState
 from .retention import Retention, needless
+from .table_life import TableLife
 
 P = ParamSpec("P")
 
@@ -32,101 +31,26 @@ class Rename:
 
 
 @dataclass
-class TableRuntime:
-    schema: TableSchema
-    """its schema in the catalog"""
-    record: TableRecord
-    """its record for the state store; fields of its state follow from `life`"""
+class TableRuntime(TableLife):
     applied: Applied | None = None
-    copy_requested_at: datetime | None = None
-    """time of the last request for a copy in the state store"""
-    moving_in: bool = False
-    """another group still has it; its changes are kept here until it is handed over"""
-    clock: Clock = SYSTEM_CLOCK
-    jitter: Callable[[], float] = random.random
-    """from 0 to 1, for the spread of retries"""
-    life: LifecycleState = field(init=False)
-    """its state; changed only by the events of `state/events.py`"""
     job: Future[Applied] | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
     """when its last apply did, by the monotonic clock"""
     waiting: int | None = field(default=None, init=False)
     """number of the first manifest with changes that are not applied"""
-    dirty: bool = field(default=True, init=False)
-    """the state store has an older record"""
     spec: TableSpec | None = field(default=None, init=False)
     """its desired state by commands"""
     round: str | None = field(default=None, init=False)
     """the requested copy is made at one snapshot with tables that have the same word"""
-    dropped_at: Lsn | None = field(default=None, init=False)
-    """the source table is dropped; all its changes are captured when the log has this position"""
-    refused: Wal2LakeError | None = field(default=None, init=False)
-    """why nothing of it is captured; while set, nothing is retried"""
     rename: Rename | None = field(default=None, init=False)
     """the requested rename of its lake table"""
-    transitions: list[Transition] = field(default_factory=list, init=False)
-    """those that the state store lacks"""
     retention: Retention = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, arriving: bool) -> None:
+        super().__post_init__(arriving)
         self.retention = Retention(self.record.version)
-        # Requests for an arriving table are handled when it is taken over.
-        self.life = lifecycle.restored(self.record, self.copy_requested_at is not None and not self.moving_in)
 
-    # ---- its state
-
-    @property
-    def state(self) -> TableState:
-        return self.life.state
-
-    @property
-    def resync(self) -> bool:
-        """Whether a copy is requested that has not begun."""
-        return not isinstance(self.life, Dropped) and self.life.copy_requested
-
-    @property
-    def needs_copy(self) -> bool:
-        """Whether a copy is the next work on it."""
-        return lifecycle.needs_copy(self.life)
-
-    @property
-    def only_copy_helps(self) -> bool:
-        """Whether captured changes are useless to it."""
-        return lifecycle.changes_are_useless(self.life)
-
-    @property
-    def copying_for(self) -> datetime | None:
-        """The time of the request that the running copy serves."""
-        return self.life.requested_at if isinstance(self.life, Snapshot) else None
-
-    @property
-    def held(self) -> int | None:
-        """During a copy: the last manifest that the copy will include."""
-        return self.life.upto if isinstance(self.life, Snapshot) else None
-
-    @property
-    def active(self) -> bool:
-        return self.state in (TableState.CATCHUP, TableState.STREAMING)
-
-    def _on(
-        self, event: Callable[Concatenate[LifecycleState, P], LifecycleState], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        """Apply an event to its state."""
-        try:
-            self.life = event(self.life, *args, **kwargs)
-        except events.IllegalTransition as illegal:
-            raise events.IllegalTransition(f"{self.name}: {illegal}") from None
-        before, failed = self.record.state, self.record.failures
-        self._update(**lifecycle.to_store(self.life))
-        if self.state is not before or (self.state is TableState.ERRORED and self.record.failures != failed):
-            error = self.record.error if self.state is TableState.ERRORED else None
-            self.transitions.append(Transition(self.clock.now(), before, self.state, error))
-
-    # ---- other properties
-
-    @property
-    def name(self) -> str:
-        return str(self.schema.id)
+    # ---- its properties
 
     @property
     def target(self) -> TableId:
@@ -168,11 +92,6 @@ class TableRuntime:
         """Whether it is dropped at the source, or moves between groups."""
         return self.dropped_at is not None or (self.spec is not None and self.spec.moving_from is not None)
 
-    def _update(self, **changes: object) -> None:
-        record = replace(self.record, **changes)  # type: ignore[arg-type]  # fields are checked by the dataclass
-        if record != self.record:
-            self.record, self.dirty = record, True
-
     def note_manifest(self, manifest: Manifest) -> bool:
         """Take in a manifest, if it names the table; return whether changes wait."""
         if self.waiting is None and self.schema.oid in manifest.tables:
@@ -211,21 +130,35 @@ class TableRuntime:
         if requested is not None:
             self.copy_requested_at = requested
 
-    def set_refusal(self, refused: Wal2LakeError | None) -> Wal2LakeError | None:
-        """Set why nothing of it is captured, None if it is; return the value before."""
-        before, self.refused = self.refused, refused
-        return before
+    def note_refusal(self, refused: Wal2LakeError) -> None:
+        """Nothing of it is captured; it is stopped when no work on it is running."""
+        reason = advise(refused)
+        if self.refusal != reason:
+            self._on(events.refusal_noted, reason)
+        # Whatever else it failed with: nothing heals it before this does.
+        if self.state is TableState.ERRORED and not self.failed_by(reason):
+            self.refuse()
+
+    def end_refusal(self) -> None:
+        """It is captured again; what failed meanwhile is retried at once."""
+        if self.refusal is not None:
+            self._on(events.refusal_ended)
+            self.retry_now()
 
     def pause(self) -> None:
         self._on(events.paused)
 
     def dropped_at_source(self, position: Lsn) -> None:
         """The source table is dropped; all its changes are captured when the log has this position."""
-        self.dropped_at = position
+        self._on(events.dropped_at_source, position)
+
+    def is_drained(self, logged: Lsn) -> bool:
+        """Whether it is dropped at the source and nothing of it will be applied any more."""
+        return lifecycle.is_drained(self.life, self.waiting is not None, logged)
 
     def drop(self) -> None:
-        """The source table is dropped, and everything captured of it is applied."""
-        self._on(events.dropped_at_source)
+        """The source table is dropped, and everything captured of it is applied, or can never be."""
+        self._on(events.drop_completed)
         self._update(behind_since=None)
 
     def set_target(self, name: TableId) -> None:
@@ -241,7 +174,8 @@ class TableRuntime:
 
     def taken_over(self, claimed: datetime | None) -> None:
         """It belongs to this group from now on. `claimed`: time of the request for a copy, if there is one."""
-        self.moving_in, self.dirty = False, True
+        self._on(events.taken_over)
+        self.dirty = True
         # A concurrent reading of the state store may have returned a request for a copy that has been cancelled.
         self.copy_requested_at = claimed
         if self.spec is not None:
@@ -340,9 +274,9 @@ class TableRuntime:
 
     def refuse(self) -> None:
         """Nothing of it is captured; it is copied when that ends."""
-        assert self.refused is not None
+        assert self.refusal is not None
         self.applied = None
-        self._on(events.refused, self._attempt(advise(self.refused)))
+        self._on(events.refused, self._attempt(self.refusal))
 
     def _attempt(self, advice: Advice, at_once: bool = False) -> events.FailedAttempt:
         return events.FailedAttempt(advice, self.clock.now(), self.jitter(), at_once)
@@ -361,7 +295,7 @@ class TableRuntime:
         return lifecycle.still_waits(self.life, now)
 
     def retry_due(self, now: datetime) -> bool:
-        return self.refused is None and lifecycle.retry_due(self.life, now)
+        return lifecycle.retry_due(self.life, now)
 
     def failed_by(self, advice: Advice) -> bool:
         return self.state is TableState.ERRORED and self.record.error == advice.message
@@ -384,16 +318,6 @@ class TableRuntime:
             self.retention = replace(self.retention, gave_up=True, as_partition=None)
             version = self.record.version
             self._update(version=LakeVersion(version.epoch, version.commit + 1))
-
-    def take_unsaved(self) -> list[Transition]:
-        """Its record is about to be saved, with these transitions."""
-        transitions, self.transitions, self.dirty = self.transitions, [], False
-        return transitions
-
-    def not_saved(self, transitions: Sequence[Transition]) -> None:
-        """The state store could not be written."""
-        self.dirty = True
-        self.transitions[:0] = transitions
 
     def saved(self, record: TableRecord, upto: int) -> None:
         """The state store has this record, of a moment at which the table had all manifests up to `upto`."""

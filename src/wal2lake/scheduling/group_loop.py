@@ -294,7 +294,7 @@ class GroupLoop:
         return all(
             table.moving_in
             or table.paused
-            or (table.refused is not None and table.state is TableState.ERRORED)
+            or (table.refusal is not None and table.state is TableState.ERRORED)
             or (table.state in states and not table.resync and not (table.active and table.waiting is not None))
             for table in self._tables.awake
         ) and not any(self._renaming.step(table) for table in self._tables.awake)
@@ -337,13 +337,13 @@ class GroupLoop:
         self._tables.wake_all()
         for table in self._tables:
             settled = table.job is None and not table.resync and not (table.active and table.waiting is not None)
-            refused = table.refused is not None and table.state is TableState.ERRORED
+            refused = table.refusal is not None and table.state is TableState.ERRORED
             if settled and not table.moving_in and not refused and not table.failed_by(lost):
                 table.fail(lost)
                 if self._resync_on_gap and not table.paused:
                     self._work.request_copy(table)
         drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
-        if drained and any(table.resync and table.refused is None for table in self._tables):
+        if drained and any(table.resync and table.refusal is None for table in self._tables):
             try:
                 opened = self._capture.start_over()
                 try:

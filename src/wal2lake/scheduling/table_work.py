@@ -146,8 +146,8 @@ class TableWork:
     def copy_pending(self, opened: OpenSnapshot | None = None) -> None:
         pending = [
             table for table in self._tables.awake
-            if table.resync and table.job is None and not table.paused and table.dropped_at is None
-            and table.refused is None and (opened is not None or self._is_streamed(table))
+            if table.copy_may_begin and table.job is None and not table.paused
+            and (opened is not None or self._is_streamed(table))
         ]  # fmt: skip
         # Another table may have to release the name first; a dropped one first gets what was captured of it.
         pending, hindered = self._renaming.ready(pending)

@@ -9,12 +9,12 @@ from ..config import GroupConfig, SourceConfig, TableConfig
 from ..schema import TableSchema
 from ..types import PgType
 from .publishing import publication
-from .sessions.connect import Connection, connect
+from .sessions.reopened import ReopenedSession
 from .tables import catalog, selection
 from .tables.catalog_table import CatalogTable
 from .tables.selection import Named
 
-_TIMEOUT = "SET statement_timeout = '5s'"
+_LIMIT_SECONDS = 5
 _NO_WAITING = "SET lock_timeout = '10ms'"
 _WAITING = "SET lock_timeout = 0"
 
@@ -23,36 +23,35 @@ class PostgresCatalog:
     """Implements CatalogReader. Its session is opened on first use, and again when lost."""
 
     def __init__(self, source: SourceConfig, group: str) -> None:
-        self._source, self._group = source, group
-        self._conn: Connection | None = None
+        self._session = ReopenedSession(source, group, _LIMIT_SECONDS)
 
     @property
     def server_version(self) -> int:
-        return self._session().info.server_version
+        return self._session.get().info.server_version
 
     def tables(self, oids: Collection[int]) -> Mapping[int, CatalogTable]:
-        return catalog.tables(self._session(), oids)
+        return catalog.tables(self._session.get(), oids)
 
     def types(self, oids: Collection[int]) -> Mapping[int, PgType]:
-        return catalog.types(self._session(), oids)
+        return catalog.types(self._session.get(), oids)
 
     def describe(
         self, oids: Collection[int], overrides: Mapping[str, TableConfig] | None = None
     ) -> Mapping[int, TableSchema]:
-        return catalog.describe(self._session(), oids, overrides)
+        return catalog.describe(self._session.get(), oids, overrides)
 
     def partition_predicate(self, leaf: int) -> str | None:
-        return catalog.partition_predicate(self._session(), leaf)
+        return catalog.partition_predicate(self._session.get(), leaf)
 
     def published(self, publication_name: str) -> frozenset[int]:
-        return publication.tables_of(self._session(), publication_name)
+        return publication.tables_of(self._session.get(), publication_name)
 
     def named_publication(self, group: GroupConfig) -> Named:
-        return selection.read(self._session(), group)
+        return selection.read(self._session.get(), group)
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        conn = self._session()
+        conn = self._session.get()
         conn.execute(_NO_WAITING)
         try:
             yield
@@ -60,11 +59,4 @@ class PostgresCatalog:
             conn.execute(_WAITING)
 
     def close(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-
-    def _session(self) -> Connection:
-        if self._conn is None or self._conn.closed:
-            self._conn = connect(self._source, self._group)
-            self._conn.execute(_TIMEOUT)
-        return self._conn
+        self._session.close()

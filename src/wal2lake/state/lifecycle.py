@@ -11,13 +11,13 @@ a restart, because applied positions are in the lake's own commits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
 from ..config import GroupConfig
-from ..errors import ErrorKind
+from ..errors import Advice, ErrorKind
 from ..position import ZERO, Lsn
 
 
@@ -83,6 +83,18 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class AtSource:
+    """What the last reading of the catalog says about a table; every state keeps it.
+
+    - `refusal`: why nothing of it is captured; it is ERRORED, without retries, and copied when the refusal ends
+    - `dropped_at`: the source table was dropped; the change log has all its changes when it has this position
+    """
+
+    refusal: Advice | None = None
+    dropped_at: Lsn | None = None
+
+
+@dataclass(frozen=True)
 class _Live:
     """The data of every state but DROPPED."""
 
@@ -90,6 +102,19 @@ class _Live:
     """a copy is requested and has not begun; it begins as soon as a worker is free and nothing blocks it"""
     failures: int = 0
     """consecutive failures, which lengthen the next wait; a commit or catching up resets them"""
+    source: AtSource = field(default=AtSource(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class Arriving(_Live):
+    """Another group still has the table; its changes are kept here until it is handed over.
+
+    Set by the registry for a table that moves to this group. Stored: nothing; until it is taken over, the state store
+    has the record of the other group, and that is shown. A restart finds the move in the desired state.
+    Requests for a copy wait in the state store until the table is taken over.
+    """
+
+    state: ClassVar = TableState.PENDING
 
 
 @dataclass(frozen=True)
@@ -191,8 +216,16 @@ class Dropped:
     state: ClassVar = TableState.DROPPED
 
 
-LiveState = Pending | Snapshot | CatchUp | Streaming | Paused | Errored
+LiveState = Arriving | Pending | Snapshot | CatchUp | Streaming | Paused | Errored
 LifecycleState = LiveState | Dropped
+Variant = type[LifecycleState]
+
+VARIANTS: tuple[Variant, ...] = (Arriving, Pending, Snapshot, CatchUp, Streaming, Paused, Errored, Dropped)
+
+
+def title(variant: Variant) -> str:
+    """The name of a state in texts; it is shown and stored as its `TableState`."""
+    return variant.__name__.upper()
 
 
 class StoredState(Protocol):
@@ -267,9 +300,26 @@ def needs_copy(state: LifecycleState) -> bool:
             return True
         case Paused() | Errored():
             return state.copy_requested or state.retry is Retry.COPY
-        case Dropped():
+        case Dropped() | Arriving():
             return False
     return state.copy_requested
+
+
+def may_be_copied(state: LifecycleState) -> bool:
+    """Whether the source has the table, and its changes are captured."""
+    return not isinstance(state, Dropped) and state.source == AtSource()
+
+
+def is_drained(state: LifecycleState, waits: bool, logged: Lsn) -> bool:
+    """Whether a dropped table has everything that was captured of it, or can never have it.
+
+    `waits`: changes wait to be applied; `logged`: the position of the change log.
+    """
+    if isinstance(state, Dropped) or state.source.dropped_at is None:
+        return False
+    if isinstance(state, CatchUp | Streaming) and not changes_are_useless(state):
+        return not waits and logged >= state.source.dropped_at
+    return True
 
 
 def new_table_needs_copy(replaces_dropped: bool, may_replace: bool) -> bool:
@@ -298,8 +348,9 @@ def failure_of(state: LifecycleState) -> Failure | None:
 
 def retry_due(state: LifecycleState, now: datetime) -> bool:
     """Whether the time of the next attempt has come."""
-    retry_at = state.failure.retry_at if isinstance(state, Errored) else None
-    return retry_at is not None and retry_at <= now
+    if not isinstance(state, Errored) or state.source.refusal is not None:
+        return False
+    return state.failure.retry_at is not None and state.failure.retry_at <= now
 
 
 def still_waits(state: LifecycleState, now: datetime) -> bool:

@@ -9,8 +9,8 @@ import pytest
 
 from changelogs import begun
 from wal2lake.changelog import ChangeLog, ManifestEntry, Segment
-from wal2lake.changelog.memory import Call, Faults, MemoryStorage
 from wal2lake.changelog.segment import SegmentRows, SegmentWriter
+from wal2lake.changelog.storages.memory import Call, Faults, MemoryStorage
 from wal2lake.errors import GroupHeld
 from wal2lake.position import Lsn
 

@@ -14,7 +14,6 @@ from wal2lake.decode import (
     Relation,
     RelationFacts,
     SlotMark,
-    Snapshot,
     TableName,
     Target,
     Translator,
@@ -22,6 +21,7 @@ from wal2lake.decode import (
 from wal2lake.position import ZERO
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import lake_type
+from wal2lake.visibility import PgSnapshot
 
 T = TableName("public", "t")
 OLD, MARK = 500, SlotMark(600, 1000)
@@ -50,7 +50,7 @@ def transaction(xid: int, *changes: str, first: int = 2000, end: int = 3000) -> 
 
 def reading(*tables: RelationFacts, snapshot: str = "900:900:", all: bool = False) -> Reading:
     found = {one.table: one for one in tables}
-    return Reading(Snapshot.parse(snapshot), None, found, frozenset({T, *found}), tables if all else None)
+    return Reading(PgSnapshot.parse(snapshot), None, found, frozenset({T, *found}), tables if all else None)
 
 
 def translator(blocks: bool = False, hold: int = 1 << 20) -> Translator:

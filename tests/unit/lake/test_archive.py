@@ -17,7 +17,7 @@ def test_a_reinstalled_spark_has_another_archive(tmp_path: Path, monkeypatch: py
     jar.touch()
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
     os.utime(jar, (1, 1))
-    before = archive.archive_path({})
-    assert archive.archive_path({}) == before
+    before = archive.archive_path({}, ())
+    assert archive.archive_path({}, ()) == before
     os.utime(jar, (2, 2))
-    assert archive.archive_path({}) != before
+    assert archive.archive_path({}, ()) != before

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from wal2lake.lake.copying.initial_copy import fetch_size, for_jdbc, init_statement, range_size, ranges, tasks
+from wal2lake.lake.iceberg.runtime import RUNTIME
 from wal2lake.lake.names import directory, literal, quoted
 from wal2lake.lake.spark.settings import driver_settings
 from wal2lake.schema import TableId
@@ -80,15 +81,15 @@ def test_users_jars_classes_and_extensions_are_kept() -> None:
         "spark.jars": "mine.jar", "spark.driver.extraClassPath": "/mine", "spark.sql.extensions": "my.Extension",
         "spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=1",
     }  # fmt: skip
-    local = driver_settings("local[2]", given, [Path("/c/a.jar")])
+    local = driver_settings("local[2]", given, RUNTIME, [Path("/c/a.jar")])
     assert local["spark.driver.extraClassPath"] == "/mine:/c/a.jar"
     assert local["spark.jars"] == "mine.jar"
     assert local["spark.sql.extensions"].startswith("my.Extension,org.apache.iceberg")
     assert local["spark.ui.enabled"] == "true"
     assert local["spark.driver.extraJavaOptions"].endswith(" -Dx=1")
     assert local["spark.master"] == "local[2,3]"
-    assert driver_settings("local[*,1]", given, [])["spark.master"] == "local[*,1]"
-    cluster = driver_settings("spark://host:7077", given, [Path("/c/a.jar")])
+    assert driver_settings("local[*,1]", given, RUNTIME, [])["spark.master"] == "local[*,1]"
+    cluster = driver_settings("spark://host:7077", given, RUNTIME, [Path("/c/a.jar")])
     assert cluster["spark.master"] == "spark://host:7077"
     assert cluster["spark.jars"] == "mine.jar,/c/a.jar"
 
@@ -99,7 +100,7 @@ def test_a_garbage_collector_is_chosen_only_where_the_user_has_chosen_none(monke
         monkeypatch.delenv(variable, raising=False)
 
     def chosen(given: dict[str, str]) -> bool:
-        return "UseParallelGC" in driver_settings("local[2]", given, [])["spark.driver.extraJavaOptions"]
+        return "UseParallelGC" in driver_settings("local[2]", given, RUNTIME, [])["spark.driver.extraJavaOptions"]
 
     assert chosen({})
     for setting in ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"):

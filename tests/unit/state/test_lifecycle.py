@@ -17,6 +17,9 @@ from wal2lake.schema import TableId
 from wal2lake.state import TableRecord, events
 from wal2lake.state.events import EVENTS, TRANSITIONS, FailedAttempt, IllegalTransition, may_become
 from wal2lake.state.lifecycle import (
+    VARIANTS,
+    Arriving,
+    AtSource,
     CatchUp,
     Dropped,
     Errored,
@@ -27,7 +30,10 @@ from wal2lake.state.lifecycle import (
     Snapshot,
     Streaming,
     TableState,
+    Variant,
     changes_are_useless,
+    is_drained,
+    may_be_copied,
     needs_copy,
     new_table_needs_copy,
     restored,
@@ -48,6 +54,8 @@ ADVICES = (
 )
 ATTEMPTS = [(FailedAttempt(advice, NOON, at_once=at_once),) for advice, at_once in product(ADVICES, (False, True))]
 FAILED = FailedAttempt(BROKEN, NOON)
+REFUSED = AtSource(refusal=BROKEN)
+GONE = AtSource(dropped_at=Lsn(20))
 
 ARGUMENTS: dict[str, list[tuple[Any, ...]]] = {
     "copy_began": [(3, None), (3, NOON)],
@@ -55,11 +63,15 @@ ARGUMENTS: dict[str, list[tuple[Any, ...]]] = {
     "failed": ATTEMPTS,
     "goal_set": [(Lsn(10),)],
     "position_unusable": [(attempt, only) for (attempt,), only in product(ATTEMPTS, (False, True))],
-    "refused": ATTEMPTS,
+    "refusal_noted": [(BROKEN,)],
+    "refused": [(FAILED,)],
+    "dropped_at_source": [(Lsn(20),)],
     "retry_requested": [(NOON,)],
     "spark_returned": [(NOON,)],
 }
 """what each event is given; the others are given nothing"""
+CONDITIONAL = {"refused", "drop_completed"}
+"""events of a table that is refused, or dropped, at its source"""
 
 
 def happen(state: LifecycleState, name: str, *arguments: Any) -> LifecycleState:
@@ -76,26 +88,26 @@ def after_restart(state: LifecycleState, requested: bool) -> LifecycleState:
 
 
 def test_the_path_of_a_table_is_legal() -> None:
-    path = [TableState.PENDING, TableState.SNAPSHOT, TableState.CATCHUP, TableState.STREAMING]
+    path = [Pending, Snapshot, CatchUp, Streaming]
     assert all(may_become(now, then) for now, then in pairwise(path))
 
 
 def test_a_table_that_was_not_copied_never_streams() -> None:
-    assert not may_become(TableState.PENDING, TableState.STREAMING)
-    assert not may_become(TableState.SNAPSHOT, TableState.STREAMING)
-    assert not may_become(TableState.ERRORED, TableState.STREAMING)
+    assert not may_become(Pending, Streaming)
+    assert not may_become(Snapshot, Streaming)
+    assert not may_become(Errored, Streaming)
 
 
 def test_every_state_can_be_left_and_can_fail() -> None:
-    assert set(TRANSITIONS) == set(TableState)
+    assert set(TRANSITIONS) == set(VARIANTS) and {state.state for state in VARIANTS} == set(TableState)
     for state, following in TRANSITIONS.items():
-        if state is not TableState.DROPPED:
+        if state is not Dropped:
             assert following - {state}
-            assert {TableState.ERRORED, TableState.DROPPED} <= following
+            assert following >= ({Dropped} if state is Arriving else {Dropped, Errored})
 
 
 def test_a_dropped_table_never_comes_back() -> None:
-    assert TRANSITIONS[TableState.DROPPED] == frozenset()
+    assert TRANSITIONS[Dropped] == frozenset()
 
 
 def test_an_event_that_the_state_does_not_allow_is_refused() -> None:
@@ -127,7 +139,7 @@ def test_the_failure_that_a_copy_repairs_is_shown_until_the_copy_is_committed() 
     [
         events.failed(Snapshot(), FAILED),
         events.copy_blocked(Pending(copy_requested=True), FAILED),
-        events.refused(Streaming(), FAILED),
+        events.refused(Streaming(source=REFUSED), FAILED),
     ],
     ids=["failed", "blocked", "refused"],
 )
@@ -152,6 +164,63 @@ def test_a_new_table_is_copied_unless_it_would_replace_rows_that_are_to_stay() -
     assert new_table_needs_copy(replaces_dropped=False, may_replace=False)
     assert new_table_needs_copy(replaces_dropped=True, may_replace=True)
     assert not new_table_needs_copy(replaces_dropped=True, may_replace=False)
+
+
+# ---- what is seen at the source
+
+
+def test_a_table_that_is_refused_is_not_retried_and_copied_when_that_ends() -> None:
+    refused = events.refused(events.refusal_noted(Streaming(), BROKEN), FAILED)
+    assert not retry_due(refused, LATER) and not may_be_copied(refused)
+    with pytest.raises(IllegalTransition, match="refused or dropped"):
+        events.copy_accepted(refused)
+    allowed = events.refusal_ended(refused)
+    assert retry_due(allowed, LATER) and needs_copy(allowed)
+    assert events.copy_accepted(allowed).state is TableState.PENDING
+
+
+def test_a_pause_keeps_a_refusal_and_a_drop() -> None:
+    state = events.dropped_at_source(events.refusal_noted(Streaming(), BROKEN), Lsn(20))
+    paused = events.paused(state)
+    assert isinstance(paused, Paused) and paused.source == AtSource(BROKEN, Lsn(20))
+
+
+def test_a_table_is_not_stopped_for_a_reason_that_was_not_noted() -> None:
+    with pytest.raises(IllegalTransition, match="noted"):
+        events.refused(Streaming(), FAILED)
+
+
+@pytest.mark.parametrize("state", [CatchUp(source=GONE), Streaming(source=GONE)], ids=str)
+def test_a_dropped_table_first_gets_what_was_captured_of_it(state: LifecycleState) -> None:
+    assert not is_drained(state, waits=True, logged=Lsn(30))
+    assert not is_drained(state, waits=False, logged=Lsn(19))
+    assert is_drained(state, waits=False, logged=Lsn(20))
+
+
+@pytest.mark.parametrize("state", [Pending(source=GONE), events.failed(Streaming(source=GONE), FAILED)], ids=str)
+def test_a_dropped_table_that_applies_nothing_waits_for_nothing(state: LifecycleState) -> None:
+    assert is_drained(state, waits=True, logged=Lsn(0))
+
+
+def test_a_dropped_table_that_a_copy_was_requested_for_waits_for_nothing() -> None:
+    state = events.copy_requested(Streaming(source=GONE))
+    assert is_drained(state, waits=True, logged=Lsn(30)), "no copy can be made, and its changes may be deleted"
+
+
+def test_a_table_that_exists_is_not_drained_and_does_not_end() -> None:
+    assert not is_drained(Streaming(), waits=False, logged=Lsn(30))
+    with pytest.raises(IllegalTransition, match="exists"):
+        events.drop_completed(Streaming())
+
+
+# ---- moves between groups
+
+
+def test_nothing_is_done_for_a_table_before_it_is_taken_over() -> None:
+    own = {"taken_over", "refusal_noted", "refusal_ended", "dropped_at_source", "drop_completed"}
+    assert {event.name for event in EVENTS if Arriving in event.moves} == own
+    assert not needs_copy(Arriving()) and not changes_are_useless(Arriving())
+    assert events.taken_over(Arriving(source=REFUSED)) == Pending(source=REFUSED)
 
 
 # ---- errors
@@ -229,8 +298,27 @@ class Copies:
             self.owed, self.under_way = self.owed or self.under_way, False
 
 
-def check(state: LifecycleState, copies: Copies) -> None:
+@dataclass
+class Seen:
+    """What was seen at the source, as a plain reading of the events."""
+
+    refused: bool = False
+    dropped: bool = False
+
+    def note(self, name: str) -> None:
+        self.refused = (self.refused or name == "refusal_noted") and name != "refusal_ended"
+        self.dropped = self.dropped or name == "dropped_at_source"
+
+
+def check(state: LifecycleState, copies: Copies, seen: Seen) -> None:
     if isinstance(state, Dropped):
+        assert seen.dropped
+        return
+    assert (state.source.refusal is not None, state.source.dropped_at is not None) == (seen.refused, seen.dropped)
+    assert may_be_copied(state) == (not seen.refused and not seen.dropped)
+    assert seen.dropped or not is_drained(state, waits=False, logged=Lsn(20))
+    assert not (seen.refused and retry_due(state, LATER))
+    if isinstance(state, Arriving):
         return
     assert isinstance(state, Snapshot) == copies.under_way
     assert needs_copy(state) == (copies.owed or copies.under_way), "a copy is forgotten, or made for nothing"
@@ -238,7 +326,8 @@ def check(state: LifecycleState, copies: Copies) -> None:
     assert state.failures == 0 or not isinstance(state, Streaming | Paused)
     assert (to_store(state)["error"] is not None) >= isinstance(state, Errored)
     if isinstance(state, Errored):
-        assert state.failures > 0 and not retry_due(state, NOON - timedelta(seconds=1)) and retry_due(state, LATER)
+        assert state.failures > 0 and not retry_due(state, NOON - timedelta(seconds=1))
+        assert retry_due(state, LATER) == (not seen.refused)
     revived = after_restart(state, copies.owed or copies.under_way)
     assert revived.state is (TableState.PENDING if isinstance(state, Snapshot) else state.state)
     assert needs_copy(revived) == needs_copy(state), "a restart forgets a copy, or makes one for nothing"
@@ -250,18 +339,23 @@ def test_no_sequence_of_events_leads_to_an_illegal_state(data: st.DataObject) ->
     copies = Copies(owed=data.draw(st.booleans()))
     begins = data.draw(st.sampled_from(["PENDING", "CATCHUP", "STREAMING", "PAUSED"]))
     state = restored(TableRecord("g", 7, TableId("public", "t"), TableState(begins)), copies.owed)
+    seen = Seen()
+    if data.draw(st.integers(0, 4)) == 0:
+        state, copies = Arriving(), Copies(owed=False)
     for event in data.draw(st.lists(st.sampled_from(EVENTS), max_size=40)):
         arguments = data.draw(st.sampled_from(ARGUMENTS.get(event.name, [()])))
         try:
             after = happen(state, event.name, *arguments)
         except IllegalTransition:
-            assert state.state not in event.moves or needs_copy(state)
+            assert type(state) not in event.moves or needs_copy(state) or seen != Seen() or event.name in CONDITIONAL
             continue
-        assert after.state in TRANSITIONS[state.state] and after.state is event.moves[state.state]
+        assert type(after) in TRANSITIONS[type(state)] and type(after) is event.moves[type(state)]
         state = after
         copies.note(event.name)
-        check(state, copies)
-        if data.draw(st.integers(0, 9)) == 0 and not isinstance(state, Dropped):
+        seen.note(event.name)
+        check(state, copies, seen)
+        if data.draw(st.integers(0, 9)) == 0 and not isinstance(state, Dropped | Arriving):
+            seen = Seen()
             state, copies = after_restart(state, copies.owed or copies.under_way), replace(copies, under_way=False)
             copies.owed = needs_copy(state)
 
@@ -280,9 +374,10 @@ def following(state: LifecycleState, names: Collection[str]) -> Iterator[Lifecyc
             yield after if isinstance(after, Dropped) else replace(after, failures=min(after.failures, 2))
 
 
-def dead_ends(names: Collection[str]) -> set[TableState]:
-    """States that can be reached by events, and from which none leads to STREAMING."""
-    begins = [
+def dead_ends(names: Collection[str]) -> set[Variant]:
+    """States that can be reached by events, and from which none leads to STREAMING, or to DROPPED after a DROP."""
+    begins: list[LifecycleState] = [Arriving()]
+    begins += [
         restored(TableRecord("g", 7, TableId("public", "t"), state, kind="transient", retry_at=NOON), requested)
         for state, requested in product(TableState, (False, True))
     ]
@@ -295,22 +390,30 @@ def dead_ends(names: Collection[str]) -> set[TableState]:
                 before[after] = set()
                 ahead.append(after)
             before[after].add(state)
-    streams: list[LifecycleState] = [state for state in before if isinstance(state, Streaming)]
+    streams: list[LifecycleState] = [
+        state for state in before
+        if isinstance(state, Dropped) or (isinstance(state, Streaming) and state.source == AtSource())
+    ]  # fmt: skip
     leads = set(streams)
     while streams:
         earlier = before[streams.pop()] - leads
         leads |= earlier
         streams.extend(earlier)
-    return {state.state for state in set(before) - leads}
+    return {type(state) for state in set(before) - leads}
 
 
 def test_every_state_that_can_be_reached_leads_back_to_streaming() -> None:
-    assert dead_ends([event.name for event in EVENTS]) == {TableState.DROPPED}
+    assert dead_ends([event.name for event in EVENTS if event.name != "dropped_at_source"]) == set()
+
+
+def test_every_state_of_a_dropped_table_leads_to_its_end() -> None:
+    assert dead_ends([event.name for event in EVENTS]) == set()
+    assert dead_ends([event.name for event in EVENTS if event.name != "drop_completed"]) == set(VARIANTS) - {Dropped}
 
 
 def test_the_search_finds_a_dead_end() -> None:
     names = [event.name for event in EVENTS if event.name not in ("copy_due", "copy_accepted")]
-    assert TableState.PAUSED in dead_ends(names)
+    assert Paused in dead_ends([name for name in names if name != "dropped_at_source"])
 
 
 @settings(max_examples=300, deadline=None)
@@ -318,7 +421,7 @@ def test_the_search_finds_a_dead_end() -> None:
 def test_a_table_streams_when_nothing_fails_any_more(data: st.DataObject) -> None:
     state: LifecycleState = Pending(copy_requested=True)
     for event in data.draw(st.lists(st.sampled_from(EVENTS), max_size=40)):
-        if event.name != "dropped_at_source":
+        if event.name not in ("dropped_at_source", "refusal_noted"):
             try:
                 state = happen(state, event.name, *data.draw(st.sampled_from(ARGUMENTS.get(event.name, [()]))))
             except IllegalTransition:

@@ -1,6 +1,6 @@
 """Output plugins other than pgoutput: their messages, and how they become pgoutput's. No I/O happens here."""
 
-from .facts import ColumnFact, Reading, RelationFacts, SlotMark, Snapshot
+from .facts import ColumnFact, Reading, RelationFacts, SlotMark
 from .plugin import plugin_options
 from .told import TableName
 from .translator import Translator
@@ -10,7 +10,6 @@ __all__ = [
     "Reading",
     "RelationFacts",
     "SlotMark",
-    "Snapshot",
     "TableName",
     "Translator",
     "plugin_options",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .facts import Reading, SlotMark, Snapshot
+from ...visibility import PgSnapshot
+from .facts import Reading, SlotMark
 
 _WORD = 1 << 32
 _MOST_ENDED = 200_000
@@ -31,7 +32,7 @@ class Chronicle:
         self._marks = list(marks)
         self._ended: dict[int, int] = {}
         """where transactions of the stream ended, by their 32 bits: those before the current one"""
-        self._seen_in: dict[int, Snapshot] = {}
+        self._seen_in: dict[int, PgSnapshot] = {}
         """the first snapshot that saw what a transaction wrote to the catalog"""
 
     def ended(self, xid: int, end_lsn: int) -> None:

@@ -9,46 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 from ...schema import ReplicaIdentity
+from ...visibility import PgSnapshot
 from .told import TableName
-
-_WORD = 1 << 32
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A pg_snapshot. Transactions have 64 bits."""
-
-    xmin: int
-    xmax: int
-    running: frozenset[int]
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        xmin, xmax, running = text.split(":")
-        return cls(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
-
-    def sees(self, xid: int) -> bool:
-        """Whether a transaction that is known to have committed had ended."""
-        return xid < self.xmax and xid not in self.running
-
-    def begun_before(self, xid: int) -> bool:
-        """Whether a transaction had a number already; without one it has written nothing."""
-        return xid < self.xmax
-
-    def full(self, xid: int) -> int:
-        """A transaction that the stream tells of, with all its bits."""
-        full = self.xmax - self.xmax % _WORD + xid
-        if full > self.xmax + _WORD // 2:
-            return max(full - _WORD, 0)
-        return full + _WORD if full < self.xmax - _WORD // 2 else full
-
-    def writer(self, xid: int) -> int:
-        """The transaction that wrote a row of the catalog which is seen, with all its bits."""
-        full = self.xmax - self.xmax % _WORD + xid
-        return max(full - _WORD, 0) if full >= self.xmax else full
 
 
 @dataclass(frozen=True)
@@ -111,7 +75,7 @@ class RelationFacts:
 class Reading:
     """Answers of one moment. A table that was asked for and is not in it does not exist."""
 
-    snapshot: Snapshot
+    snapshot: PgSnapshot
     mark: SlotMark | None
     tables: Mapping[TableName, RelationFacts]
     asked: frozenset[TableName]

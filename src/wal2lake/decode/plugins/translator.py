@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ...errors import SourceError
+from ...visibility import PgSnapshot
 from .. import protocol
 from ..messages import KIND_AT, Messages
 from ..model import Relation
 from . import describing, plugin
 from .chronicle import Chronicle, Writing
 from .describing import Refused
-from .facts import Reading, RelationFacts, SlotMark, Snapshot
+from .facts import Reading, RelationFacts, SlotMark
 from .told import Began, CommitPoint, Ended, NotUnderstood, RowTold, TableName, Told, Truncated
 
 HOLD_BYTES = 16 * 1024 * 1024
@@ -66,7 +67,7 @@ class _Known:
     """A table as the catalog was read last; None: there was none of that name."""
 
     facts: RelationFacts | None
-    snapshot: Snapshot
+    snapshot: PgSnapshot
     published: tuple[RelationFacts, ...] | None
     """every relation of the stream at that moment, if it was asked for"""
 
@@ -257,7 +258,7 @@ class Translator:
         known = self._known[name]
         return known.facts if known.facts is not None and self._had_name(known.facts, known.snapshot) else None
 
-    def _had_name(self, facts: RelationFacts, snapshot: Snapshot) -> bool:
+    def _had_name(self, facts: RelationFacts, snapshot: PgSnapshot) -> bool:
         writing = self._require_open().writing
         xid = snapshot.full(writing.xid)
         return self._chronicle.before(facts.named, xid) and self._chronicle.before_begin(

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..names import CATALOG
 from ..spark.archive import archive_path
+from ..spark.jars import ensure as fetch
+from ..spark.jars import needed
+from .runtime import RUNTIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +23,13 @@ _JVM_EXIT_LIMIT = 300
 
 
 def ensure() -> Path:
-    """Make the archive if it does not exist, by a JVM that does typical work and then dumps its classes."""
-    path = archive_path({})
+    """Make the archive if it does not exist, by a JVM that does typical work and then dumps its classes.
+
+    Missing jars are fetched.
+    """
+    jars = needed(RUNTIME).values()
+    fetch({}, jars)
+    path = archive_path({}, jars)
     if path.is_file():
         return path
     with tempfile.TemporaryDirectory(prefix="wal2lake-archive-") as directory:
@@ -44,7 +52,7 @@ def _train(directory: Path, archive: Path) -> None:
         lake=LakeConfig(path=str(directory)),
         spark=SparkConfig(conf={"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}"}),
     )
-    driver = Driver(config)
+    driver = Driver(config, RUNTIME)
     driver.start(IcebergTables(config).settings())
     process = driver.gateway.proc
     try:

@@ -63,9 +63,9 @@ class IcebergCatalog:
                 f" {toml(str(self._path))}; or keep it on a local disk",
             )  # fmt: skip
 
-    def new_location(self, table: TableId) -> Path | None:
-        """A directory that no other table has ever used; None if the user's own catalog chooses directories."""
-        return None if self._lake.catalog else directory(self._path, table, secrets.token_hex(4))
+    def new_location(self, table: TableId) -> str | None:
+        # A catalog of the user's own chooses directories.
+        return None if self._lake.catalog else str(directory(self._path, table, secrets.token_hex(4)))
 
     def placed(self, session: SparkSession, location: str) -> frozenset[TableId]:
         """The tables whose files are in a directory."""

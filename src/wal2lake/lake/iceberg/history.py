@@ -41,3 +41,10 @@ def newest_record(
             snapshot = expired.snapshot(parent) if found is None else None
         summary = {} if snapshot is None else java.summary(snapshot)
     return found
+
+
+def staged_version(loaded: Any, staged: str) -> Any:
+    """The snapshot that was staged under a name, one of the latest; None if there is none."""
+    snapshots = loaded.snapshots()
+    listed = (snapshots.get(place) for place in range(snapshots.size() - 1, -1, -1))
+    return next((each for each in listed if each.summary().get("wap.id") == staged), None)

@@ -24,6 +24,23 @@ SOURCE, SCHEMA, NOTED = "wal2lake.source", "wal2lake.schema", "wal2lake.record"
 """in the properties of a table"""
 WAP = "write.wap.enabled"
 
+TABLE_PROPERTIES: Mapping[str, str] = {
+    "format-version": "3",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    # No shuffle before small writes: it would cost more than fewer files save.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.update.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    # Commits are staged first, see `publish`.
+    WAP: "true",
+}
+
 
 def properties_of(record: Record) -> dict[str, str]:
     """A record as properties for the summary of a snapshot."""

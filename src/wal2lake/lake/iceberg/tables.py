@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,12 @@ from ..spark.java_errors import chain
 from . import compaction, orphans, without_spark
 from .catalog import IcebergCatalog
 from .evolving import change_columns
-from .history import newest_record
+from .history import newest_record, staged_version
 from .layout import Layout
 from .metadata import (
     NOTED,
     SCHEMA,
+    TABLE_PROPERTIES,
     WAP,
     facts_of,
     found,
@@ -39,6 +41,7 @@ from .metadata import (
     schema_text,
 )
 from .replacing import Replacement
+from .runtime import RUNTIME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +51,7 @@ _SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 _STAGED = "wal2lake_staged_"
 _STAGED_NAME = re.compile(_STAGED + "[0-9a-f]{32}")
 _GUARD = "wal2lake_guard"
-_WAP_ID, _WAP_SUMMARY = "spark.wap.id", "wap.id"
+_WAP_ID = "spark.wap.id"
 _ATTEMPTS = 3
 _GAINS = {"added-records": 1, "deleted-records": -1, "added-position-deletes": -1, "removed-position-deletes": 1}
 
@@ -60,28 +63,12 @@ _FAILURES = {
 }
 """in the order of the search"""
 
-TABLE_PROPERTIES: Mapping[str, str] = {
-    "format-version": "3",
-    "write.merge.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.delete.mode": "merge-on-read",
-    # No shuffle before small writes: it would cost more than fewer files save.
-    "write.distribution-mode": "none",
-    "write.merge.distribution-mode": "none",
-    "write.update.distribution-mode": "none",
-    "write.delete.distribution-mode": "none",
-    "write.parquet.compression-codec": "zstd",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "50",
-    # Commits are staged first, see `publish`.
-    WAP: "true",
-}
-
 
 class IcebergTables(IcebergCatalog):
     """TableFormat for Iceberg."""
 
     name = "Iceberg"
+    runtime = RUNTIME
     reserved_columns = frozenset(
         {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
     )
@@ -234,7 +221,7 @@ class IcebergTables(IcebergCatalog):
         anything was committed since the table was loaded here.
         """
         loaded = self.load(session, table)
-        head = None if loaded is None else _staged(loaded, staged)
+        head = None if loaded is None else staged_version(loaded, staged)
         if head is None:
             raise CommitFailed(table=str(table), cause="the staged version does not exist")
         transaction = loaded.newTransaction()
@@ -252,7 +239,7 @@ class IcebergTables(IcebergCatalog):
 
     def gained(self, session: SparkSession, table: TableId, staged: str) -> int:
         loaded = self.load(session, table)
-        head = None if loaded is None else _staged(loaded, staged)
+        head = None if loaded is None else staged_version(loaded, staged)
         if head is None:
             return 0
         # Counted by the commit itself: totals are missing if an earlier writer left them out.
@@ -344,6 +331,21 @@ class IcebergTables(IcebergCatalog):
     def expire(self, session: SparkSession, table: TableId, keep: int, before: float, record: Record) -> None:
         compaction.expire(session, self.existing(session, table), keep, before, properties_of(record))
 
+    def clean_up(
+        self, session: SparkSession, location: str, table: TableId, source: str, since: float, free: bool
+    ) -> None:
+        directory = Path(location)
+        if not directory.is_relative_to(self._path) or not directory.exists():
+            return
+        # The table may have been renamed, and a user's catalog may put two tables into one directory.
+        placed = self.placed(session, location)
+        if not placed and free:
+            shutil.rmtree(directory, ignore_errors=True)
+        elif placed == {table} and (now := self.find(session, table)) is not None and now.source == source:
+            referenced = self.files(session, table)
+            for path in [path for path in orphans.newer(directory, since) if orphans.owner(path) not in referenced]:
+                path.unlink(missing_ok=True)
+
     def remove_orphans(self, session: SparkSession, table: TableId, before: float) -> int:
         location = Path(str(self.existing(session, table).location()))
         data = location / "data"
@@ -364,13 +366,6 @@ class IcebergTables(IcebergCatalog):
 
     def _summary(self, session: SparkSession, snapshot: Any) -> Mapping[str, str]:
         return {} if snapshot is None else self._java(session).summary(snapshot)
-
-
-def _staged(loaded: Any, staged: str) -> Any:
-    """The snapshot that was staged under a name, one of the latest; None if there is none."""
-    snapshots = loaded.snapshots()
-    listed = (snapshots.get(place) for place in range(snapshots.size() - 1, -1, -1))
-    return next((each for each in listed if each.summary().get(_WAP_SUMMARY) == staged), None)
 
 
 def _set_properties(transaction: Any, properties: Mapping[str, str]) -> None:

@@ -7,10 +7,7 @@ It is removed when the work is done; a note that is found later belongs to inter
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ...changelog import LogStorage
@@ -22,7 +19,7 @@ class Intent:
     source: str
     table: TableId
     location: str | None
-    """directory of the table's files; None if the catalog chooses it"""
+    """of the table's files; None if the catalog chooses it"""
     ours: bool
     """nothing of others was there: it may be removed if the catalog has no such table"""
     began: float
@@ -55,13 +52,3 @@ def _name(source: str) -> str:
 def _read(text: bytes) -> Intent:
     data = json.loads(text)
     return Intent(**{**data, "table": TableId(*data["table"])})
-
-
-def unreferenced(directory: Path, referenced: frozenset[str], since: float) -> Iterator[Path]:
-    """Files below a directory that are newer than a time and that no version of the table refers to."""
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            path = Path(folder) / name
-            owner = path.with_name(name[1:-4]) if name.startswith(".") and name.endswith(".crc") else path
-            if str(owner) not in referenced and path.stat().st_mtime >= since:
-                yield path

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ...errors import SparkLost, SparkUnavailable
 from ...java import OLDEST_JAVA, find_java
+from ..format import Jar, Runtime
 from . import jars
 from .gateway import keep_packages
 from .jvm import Jvm, forget
@@ -35,8 +36,8 @@ _START = threading.Lock()
 class Driver:
     """The JVM. `start` starts it (or uses the user's session), `stop` ends only what `start` started."""
 
-    def __init__(self, config: Config, spark: SparkSession | None = None) -> None:
-        self._config = config
+    def __init__(self, config: Config, runtime: Runtime, spark: SparkSession | None = None) -> None:
+        self._config, self._runtime = config, runtime
         self._given = spark
         self._root: SparkSession | None = None
         self._own: Jvm | None = None
@@ -50,7 +51,7 @@ class Driver:
     def start(self, settings: Mapping[str, str]) -> None:
         """Start the JVM. `settings` are those of the catalog, for every session. Raises SparkUnavailable."""
         if self._given is not None:
-            _require_jars(self._given)
+            _require_jars(self._given, jars.needed(self._runtime))
             self._root = self._given
         elif self._root is None:
             with _START:
@@ -59,11 +60,11 @@ class Driver:
             # `stop` was called during the start, when there was nothing to end.
             self._end_own(self._root)
             raise _stopped()
-        keep_packages(self.jvm)
+        keep_packages(self.jvm, self._runtime.packages)
         # Cached, because finding a class takes a call into the JVM for each package.
         self._sessions = self.jvm.org.apache.spark.sql.classic.SparkSession
         cores = self.cores
-        self._settings = {**session_settings(cores), **self._user_sql_settings(), **settings}
+        self._settings = {**session_settings(cores, self._runtime), **self._user_sql_settings(), **settings}
 
     @property
     def root(self) -> SparkSession:
@@ -217,10 +218,8 @@ class Driver:
 
     def _user_sql_settings(self) -> dict[str, str]:
         # What is fixed at the start (extensions, static settings) is already in the session.
-        given = self._config.spark.conf
-        return {
-            name: value for name, value in given.items() if self._given is None and name in session_settings(1)
-        }  # fmt: skip
+        ours, given = session_settings(1, self._runtime), self._config.spark.conf
+        return {name: value for name, value in given.items() if self._given is None and name in ours}
 
     def _launch(self) -> SparkSession:
         version = find_java().major
@@ -238,7 +237,8 @@ class Driver:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         spark = self._config.spark
         debug = log.isEnabledFor(logging.DEBUG)
-        settings = driver_settings(spark.master, spark.conf, jars.ensure(spark.conf), debug=debug)
+        paths = jars.ensure(spark.conf, jars.needed(self._runtime).values())
+        settings = driver_settings(spark.master, spark.conf, self._runtime, paths, debug=debug)
         output = None if debug else tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
         own = self._own = Jvm(output)
         try:
@@ -281,19 +281,14 @@ def _write_files_alone(session: SparkSession) -> None:
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
-def _require_jars(spark: SparkSession) -> None:
-    needed = {
-        "org.apache.iceberg.spark.SparkCatalog": jars.ICEBERG,
-        "org.sqlite.JDBC": jars.SQLITE,
-        "org.postgresql.Driver": jars.POSTGRESQL,
-    }
+def _require_jars(spark: SparkSession, needed: Mapping[str, Jar]) -> None:
     jvm: Any = spark._jvm
     loader = jvm.org.apache.spark.util.Utils
     missing = [jar.coordinate for name, jar in needed.items() if not loader.classIsLoadable(name)]
     if missing:
         raise SparkUnavailable(
             cause="the given Spark session lacks " + ", ".join(missing),
-            remedy="build it with spark.jars.packages=" + ",".join(jar.coordinate for jar in jars.NEEDED),
+            remedy="build it with spark.jars.packages=" + ",".join(jar.coordinate for jar in needed.values()),
         )
 
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 _KEPT = (
     # used a dozen times to convert one exception
     "py4j.reflection.TypeUtil",
-    "org.apache.iceberg",
     "org.apache.spark.sql",
     "java.lang",
     "java.util",
@@ -22,9 +21,9 @@ def jvm(session: SparkSession) -> Any:
     return session._jvm
 
 
-def keep_packages(view: Any) -> None:
+def keep_packages(view: Any, packages: tuple[str, ...]) -> None:
     """Cache packages in py4j, which otherwise asks the JVM for each part of a name, a search in every jar."""
-    for name in _KEPT:
+    for name in (*_KEPT, *packages):
         node = view
         for part in name.split("."):
             found = getattr(node, part)

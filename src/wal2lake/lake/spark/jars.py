@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import SparkUnavailable
+from ..format import Jar, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -26,26 +26,12 @@ _PASSED_ON = ("spark.jars.repositories", "spark.jars.ivySettings", "spark.jars.e
 _RESOLUTION_LIMIT = 900
 
 
-@dataclass(frozen=True)
-class Jar:
-    group: str
-    artifact: str
-    version: str
-
-    @property
-    def coordinate(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
-
-    @property
-    def file(self) -> str:
-        """The file name that Spark's resolution uses."""
-        return f"{self.group}_{self.artifact}-{self.version}.jar"
-
-
-ICEBERG = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0")
-SQLITE = Jar("org.xerial", "sqlite-jdbc", "3.53.4.0")
 POSTGRESQL = Jar("org.postgresql", "postgresql", "42.7.14")
-NEEDED = (ICEBERG, SQLITE, POSTGRESQL)
+
+
+def needed(runtime: Runtime) -> Mapping[str, Jar]:
+    """All jars of a driver, by a class of each: those of the table format, and the one that copies read with."""
+    return {**runtime.jars, "org.postgresql.Driver": POSTGRESQL}
 
 
 def cache_directory() -> Path:
@@ -56,16 +42,16 @@ def cache_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "wal2lake" / "jars"
 
 
-def ensure(conf: Mapping[str, str], needed: tuple[Jar, ...] = NEEDED) -> list[Path]:
+def ensure(conf: Mapping[str, str], jars: Collection[Jar]) -> list[Path]:
     """Paths of the jars; missing ones are fetched into the cache. Raises SparkUnavailable if that fails."""
     cache = cache_directory()
-    paths = [cache / jar.file for jar in needed]
+    paths = [cache / jar.file for jar in jars]
     if all(path.is_file() for path in paths):
         return paths
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / ".lock"):
-            missing = [jar for jar in needed if not (cache / jar.file).is_file()]
+            missing = [jar for jar in jars if not (cache / jar.file).is_file()]
             if missing:
                 log.info("fetching %d jars for Spark into %s", len(missing), cache)
                 _fetch(missing, cache, conf)

@@ -35,7 +35,7 @@ class SparkService:
         self._on_demand = on_demand and spark is None
         self._path = Path(config.lake.path).absolute()
         self._tables = tables
-        self.driver = Driver(config, spark)
+        self.driver = Driver(config, tables.runtime, spark)
         self._opening = False
         self._starting = threading.Lock()
         self._started = False

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..format import Runtime
 from . import archive
+from .jars import needed
 
-EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-
-def session_settings(cores: int) -> dict[str, str]:
+def session_settings(cores: int, runtime: Runtime) -> dict[str, str]:
     """The settings of our sessions; the user's configuration overrides them."""
     return {
         "spark.sql.caseSensitive": "true",
@@ -32,14 +32,13 @@ def session_settings(cores: int) -> dict[str, str]:
         # hash of twenty columns.
         "spark.sql.constraintPropagation.enabled": "false",
         "spark.sql.maxMetadataStringLength": "20",
-        # Iceberg's vectorised reader leaks some direct memory in each MERGE into a table with deletions.
-        "spark.sql.iceberg.vectorization.enabled": "false",
         # No variable substitution in names and keys of our statements.
         "spark.sql.variable.substitute": "false",
         "spark.sql.parser.escapedStringLiterals": "false",
         # A list of keys is data, so that code compiled for one batch is reused for the next.
         "spark.sql.optimizer.inSetConversionThreshold": "0",
         "spark.sql.optimizer.inSetSwitchThreshold": "0",
+        **runtime.settings,
     }
 
 
@@ -59,13 +58,14 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptio
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
-def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *, debug: bool = False) -> dict[str, str]:
+def driver_settings(
+    master: str, given: Mapping[str, str], runtime: Runtime, paths: list[Path], *, debug: bool = False
+) -> dict[str, str]:
     """The whole configuration of our own driver: ours, overridden by the user's, with jars and extensions merged."""
     settings = {
         "spark.app.name": "wal2lake",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.extensions": EXTENSIONS,
         "spark.cleaner.periodicGC.interval": "15min",
         "spark.sql.ui.retainedExecutions": "10",
         "spark.ui.retainedJobs": "50",
@@ -73,7 +73,7 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
         "spark.ui.retainedTasks": "1000",
         # The full heap from the start: a growing heap is collected more often, and for an hour it looks like a leak.
         "spark.driver.memory": HEAP,
-        **session_settings(1),
+        **session_settings(1, runtime),
     }
     settings.pop("spark.sql.shuffle.partitions")
     settings |= given
@@ -83,12 +83,14 @@ def driver_settings(master: str, given: Mapping[str, str], paths: list[Path], *,
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
         settings.setdefault("spark.driver.host", "127.0.0.1")
     _merge(settings, "spark.driver.extraClassPath" if local else "spark.jars", paths, os.pathsep if local else ",")
-    if EXTENSIONS not in settings["spark.sql.extensions"]:
-        settings["spark.sql.extensions"] += f",{EXTENSIONS}"
+    extensions = [name.strip() for name in settings.get("spark.sql.extensions", "").split(",")]
+    extensions += [one for one in runtime.extensions if one not in extensions]
+    settings["spark.sql.extensions"] = ",".join(filter(None, extensions))
     level = "warn" if debug else "off"
+    archived = archive.java_option(given, needed(runtime).values()) if local else ""
     log4j = Path(__file__).with_name("log4j2.properties").as_uri()
     options = (
-        f"{archive.java_option(given) if local else ''} -Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
+        f"{archived} -Dlog4j2.configurationFile={log4j} -Dwal2lake.spark.log={level}"
         f"{'' if 'spark.driver.memory' in given else f' -Xms{HEAP}'}{_collector(given)} {_COMPILING}"
     )
     # The user's options come last and win.

@@ -14,14 +14,13 @@ import logging
 import select
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from psycopg import IsolationLevel
 
 from ...errors import ConnectionFailed, SourceBusy
 from ...visibility import Visibility
 from ..model import ExportedSnapshot
+from ..sessions.closing import Closing
 from ..sessions.connect import Connection, alive, explained, query
 from ..sessions.locking import OpenTransaction, Patience
 from ..sessions.server import mark, wal_written
@@ -32,7 +31,7 @@ LOOK_SECONDS = 0.05
 REPORT_SECONDS = 5.0
 
 
-class SessionSnapshot:
+class SessionSnapshot(Closing):
     """Implements OpenSnapshot with a transaction that stays open until it is closed."""
 
     def __init__(self, snapshot: ExportedSnapshot, holder: Connection) -> None:
@@ -45,14 +44,6 @@ class SessionSnapshot:
 
     def close(self) -> None:
         self._holder.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def take(connected: Callable[[], Connection], patience: Patience) -> SessionSnapshot:

@@ -14,8 +14,6 @@ import contextlib
 import select
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import psycopg
@@ -28,6 +26,7 @@ from ...position import Lsn
 from ..ports import Capabilities, StreamRequest
 from ..publishing import slot
 from ..sessions import session
+from ..sessions.closing import Closing
 from ..sessions.connect import connect, interrupt
 from ..streaming.refusals import broken, refused, skipped
 from ..streaming.stream import BINARY_SINCE, readable
@@ -51,7 +50,7 @@ _FINISH_LOOK_SECONDS = 0.1
 _COMMIT = ord("C")
 
 
-class PollingStream:
+class PollingStream(Closing):
     """Implements ChangeSource with an ordinary session; nothing of it outlives a transaction of that."""
 
     awaits_acknowledgement = False
@@ -143,14 +142,6 @@ class PollingStream:
             # A server process that decodes would not notice that nobody listens.
             interrupt(self._connection)
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- one step
 

@@ -13,8 +13,7 @@ import re
 import select
 import time
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import psycopg
 from psycopg import pq, sql
@@ -25,6 +24,7 @@ from ...errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, Sour
 from ...position import Lsn
 from ...quoting import identifier, literal
 from ..model import ExportedSnapshot
+from ..sessions.closing import Closing
 from ..sessions.connect import Connection, connect, explained, query, replication_connect, server_name
 from ..sessions.locking import PATIENT, OpenTransaction, Patience
 from . import plugin
@@ -78,7 +78,7 @@ class SlotInfo:
         return None
 
 
-class HeldSnapshot:
+class HeldSnapshot(Closing):
     """An exported snapshot and its connection; closing it also drops a temporary slot."""
 
     def __init__(self, snapshot: ExportedSnapshot, pgconn: pq.abc.PGconn) -> None:
@@ -97,14 +97,6 @@ class HeldSnapshot:
 
     def close(self) -> None:
         self._pgconn.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def create(

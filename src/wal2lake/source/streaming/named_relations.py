@@ -6,26 +6,27 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...config import SourceConfig
-from ...decode import ColumnFact, Reading, RelationFacts, SlotMark, Snapshot, TableName
+from ...decode import ColumnFact, Reading, RelationFacts, SlotMark, TableName
 from ...errors import SourceRefused
 from ...position import Lsn
 from ...schema import ReplicaIdentity
-from ..sessions.connect import Connection, connect, explained, query
+from ...visibility import PgSnapshot
+from ..sessions.connect import explained, query
+from ..sessions.reopened import ReopenedSession
 
-_TIMEOUT = "SET statement_timeout = '30s'"
+_LIMIT_SECONDS = 30
 
 
 class NamedRelations:
     """What the catalog says of relations at one moment, by their names, for the stream of a slot."""
 
     def __init__(self, source: SourceConfig, group: str, slot: str, publications: Sequence[str]) -> None:
-        self._source, self._group, self._slot = source, group, slot
+        self._session, self._slot = ReopenedSession(source, group, _LIMIT_SECONDS), slot
         self._publications = list(publications)
-        self._conn: Connection | None = None
 
     def require_readable(self, plugin: str) -> None:
         """Raise SourceRefused if a stream of the plugin would not be in the encoding that is read."""
-        encoding = self._session().info.parameter_status("server_encoding")
+        encoding = self._session.get().info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise SourceRefused(
                 operation="reading", object=f"changes by {plugin}",
@@ -36,11 +37,11 @@ class NamedRelations:
     def mark(self) -> SlotMark | None:
         """How much of the log is over for the slot; None if there is no such slot."""
         with explained("reading", f"replication slot {self._slot}"):
-            row = self._session().execute(query("slot_mark"), {"slot": self._slot}).fetchone()
+            row = self._session.get().execute(query("slot_mark"), {"slot": self._slot}).fetchone()
         if row is None or row[1] is None or row[2] is None:
             return None
         snapshot, xid, confirmed = row
-        return SlotMark(Snapshot.parse(snapshot).full(xid), Lsn.parse(confirmed))
+        return SlotMark(PgSnapshot.parse(snapshot).full(xid), Lsn.parse(confirmed))
 
     def read(self, names: Collection[TableName], everything: bool) -> Reading:
         """All that is to be known of tables with these names; and of those that the publications have, if asked."""
@@ -53,8 +54,8 @@ class NamedRelations:
             "all": everything,
         }
         with explained("reading", "the catalog"):
-            rows = self._session().execute(query("named_relations"), parameters).fetchall()
-        snapshot = Snapshot.parse(rows[0][0])
+            rows = self._session.get().execute(query("named_relations"), parameters).fetchall()
+        snapshot = PgSnapshot.parse(rows[0][0])
         facts = [_facts(snapshot, row[1:]) for row in rows if row[1] is not None]
         return Reading(
             snapshot,
@@ -65,17 +66,10 @@ class NamedRelations:
         )
 
     def close(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-
-    def _session(self) -> Connection:
-        if self._conn is None or self._conn.closed:
-            self._conn = connect(self._source, self._group)
-            self._conn.execute(_TIMEOUT)
-        return self._conn
+        self._session.close()
 
 
-def _facts(snapshot: Snapshot, row: Sequence[Any]) -> RelationFacts:
+def _facts(snapshot: PgSnapshot, row: Sequence[Any]) -> RelationFacts:
     oid, schema, name, kind, identity, written, named, schema_named, kinds, memberships, columns, key_written, key = row
     return RelationFacts(
         oid,
@@ -94,7 +88,7 @@ def _facts(snapshot: Snapshot, row: Sequence[Any]) -> RelationFacts:
 
 
 def _column(
-    snapshot: Snapshot, number: int, name: str, type_oid: int, type_name: str, typmod: int, generated: str,
+    snapshot: PgSnapshot, number: int, name: str, type_oid: int, type_name: str, typmod: int, generated: str,
     dropped: bool, written: int,
 ) -> ColumnFact:  # fmt: skip
     return ColumnFact(number, name, type_oid, type_name, typmod, generated, dropped, snapshot.writer(written))

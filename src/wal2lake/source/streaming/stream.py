@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NoReturn, Self
 
 from ... import quoting
@@ -24,6 +23,7 @@ from ...decode import Messages, plugin_options
 from ...errors import ConnectionFailed, SlotLost
 from ...position import Lsn
 from ..ports import Capabilities, StreamRequest
+from ..sessions.closing import Closing
 from ..sessions.connect import replication_connect
 from . import wire
 from .refusals import broken, refused, skipped
@@ -56,7 +56,7 @@ class StreamTimeouts:
     """interval of status updates while nothing is read, when keepalives of the server are not seen"""
 
 
-class ReplicationStream:
+class ReplicationStream(Closing):
     """START_REPLICATION: the ChangeSource of a replication slot. Positions only grow; `close` ends it."""
 
     def __init__(
@@ -181,14 +181,6 @@ class ReplicationStream:
 
     def close(self) -> None:
         self._wire.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _drain(self, wake: Sequence[int]) -> tuple[Messages, bool]:
         with self._explained():

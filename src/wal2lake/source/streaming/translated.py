@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from ...config import PGOUTPUT, SourceConfig
 from ...decode import Messages, Reading, SlotMark, TableName, Translator
 from ...errors import SourceRefused
 from ...position import Lsn
 from ..ports import Capabilities, ChangeSource, StreamRequest
+from ..sessions.closing import Closing
 from .named_relations import NamedRelations
 from .stream import ReplicationStream, StreamTimeouts
 
@@ -35,7 +35,7 @@ class Relations(Protocol):
     def close(self) -> None: ...
 
 
-class TranslatedStream:
+class TranslatedStream(Closing):
     """Implements ChangeSource. `relations` is closed with it."""
 
     def __init__(self, stream: ChangeSource, relations: Relations, translator: Translator) -> None:
@@ -77,14 +77,6 @@ class TranslatedStream:
     def close(self) -> None:
         self._stream.close()
         self._relations.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _move(self) -> None:
         """All that was read has been given, but for what waits in the translator."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from ...decode import Messages
 from ...position import Lsn
 from ...schema import TableId
+from ...visibility import PgSnapshot
 from ..sessions.connect import Connection, explained
 from . import installing, messages, tuples
 from .definition import Buffer
-from .snapshots import Snapshot
 
 ROWS_AT_ONCE = 20_000
 BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -36,14 +36,14 @@ class Filled:
 class Drain:
     """What a drain is made of; its transaction is open until its last message was taken."""
 
-    snapshot: Snapshot
+    snapshot: PgSnapshot
     position: Lsn
     filled: Sequence[Filled]
     us: int
     """when it began, in microseconds since PostgreSQL's epoch"""
 
 
-def begin(conn: Connection, lane: str, last: Snapshot | None, position: Lsn, imported: str | None = None) -> Drain:
+def begin(conn: Connection, lane: str, last: PgSnapshot | None, position: Lsn, imported: str | None = None) -> Drain:
     """Open a drain's transaction. `imported`: the exported snapshot that it is to have."""
     with explained("beginning", "a drain"):
         conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -54,10 +54,10 @@ def begin(conn: Connection, lane: str, last: Snapshot | None, position: Lsn, imp
         ).fetchone()
     assert row is not None
     present = [buffer for some in installing.buffers(conn, lane).values() for buffer in some]
-    return Drain(Snapshot.parse(row[0]), position, _filled(conn, present, last), row[1])
+    return Drain(PgSnapshot.parse(row[0]), position, _filled(conn, present, last), row[1])
 
 
-def _filled(conn: Connection, present: Sequence[Buffer], last: Snapshot | None) -> list[Filled]:
+def _filled(conn: Connection, present: Sequence[Buffer], last: PgSnapshot | None) -> list[Filled]:
     if not present:
         return []
     unseen = _unseen(last)
@@ -69,11 +69,11 @@ def _filled(conn: Connection, present: Sequence[Buffer], last: Snapshot | None) 
         return [Filled(present[number], ordered) for number, ordered in found.fetchall()]
 
 
-def _unseen(last: Snapshot | None) -> str:
+def _unseen(last: PgSnapshot | None) -> str:
     return "true" if last is None else f"NOT pg_visible_in_snapshot(xid, '{last}')"
 
 
-def read(conn: Connection, drain: Drain, last: Snapshot | None) -> Iterator[Messages]:
+def read(conn: Connection, drain: Drain, last: PgSnapshot | None) -> Iterator[Messages]:
     """The messages of a drain with rows, a portion at a time; with the last its transaction ends."""
     yield Messages.of([messages.begin(drain.position - 1, drain.us, drain.snapshot.xmax % 2**32)])
     names = _names(conn, [filled.buffer.relid for filled in drain.filled])
@@ -96,7 +96,7 @@ def _names(conn: Connection, oids: Sequence[int]) -> dict[int, TableId]:
     return {oid: TableId(schema, name) for oid, schema, name in rows}
 
 
-def _rows(conn: Connection, filled: Filled, last: Snapshot | None) -> Iterator[Messages]:
+def _rows(conn: Connection, filled: Filled, last: PgSnapshot | None) -> Iterator[Messages]:
     buffer = filled.buffer
     values = "".join(
         f", c{number}" if column.as_text else f", {column.text(f'c{number}')}"

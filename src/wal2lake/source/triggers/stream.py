@@ -13,18 +13,17 @@ import logging
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from ...config import SourceConfig
 from ...decode import Messages
 from ...errors import SlotLost, SourceBusy, SourceError
 from ...position import Lsn
+from ...visibility import PgSnapshot
 from ..ports import Capabilities
+from ..sessions.closing import Closing
 from ..sessions.connect import Connection, connect, explained, query
 from . import draining, installing
 from .definition import Buffer
-from .snapshots import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ VACUUM_ROWS = 20_000
 """after so many rows were deleted from a buffer, their place is given back"""
 
 
-class TriggerStream:
+class TriggerStream(Closing):
     """Implements ChangeSource."""
 
     capabilities = Capabilities()
@@ -47,7 +46,7 @@ class TriggerStream:
         """`refresh`: has altered tables captured in their new columns."""
         self._lane, self._refresh = lane, refresh
         self.acknowledged = self.received = self.keepalive_lsn = start
-        self._last = Snapshot.parse(token) if token is not None else None
+        self._last = PgSnapshot.parse(token) if token is not None else None
         self._seen: str | None = None
         """the snapshot of the last look that found nothing new"""
         self._pending: dict[Lsn, draining.Drain] = {}
@@ -217,7 +216,7 @@ class TriggerStream:
             if (asked := self._answers.pop(drain.position, None)) is not None:
                 self._answer(asked, True)
 
-    def _delete(self, present: Sequence[Buffer], seen: Snapshot) -> None:
+    def _delete(self, present: Sequence[Buffer], seen: PgSnapshot) -> None:
         """Delete what is durable."""
         for buffer in present:
             with explained("emptying", buffer.name):
@@ -235,11 +234,3 @@ class TriggerStream:
     def close(self) -> None:
         self._conn.close()
         self._side.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

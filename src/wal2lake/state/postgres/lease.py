@@ -25,6 +25,33 @@ def process_name() -> str:
     return f"wal2lake on {socket.gethostname()}, process {os.getpid()}"
 
 
+class Holding:
+    """What a holder knows of its lease: the properties of `Lease`."""
+
+    _clock: Clock
+    _connection: Session | None
+    _holder: str
+    _confirmed: float
+    """when it was last known to be held"""
+    _epoch = 0
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    @property
+    def held(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def recent(self) -> bool:
+        return self._clock.monotonic() - self._confirmed < LEASE_SECONDS
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+
 class PostgresListener:
     """A session that receives NOTIFY."""
 
@@ -69,29 +96,12 @@ class PostgresListener:
         """Take what the session must hold before it listens."""
 
 
-class PostgresLease(PostgresListener):
+class PostgresLease(Holding, PostgresListener):
     """An advisory lock on a session of its own."""
 
     def __init__(self, dsn: str, group: str, connect_timeout: float = 10, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(dsn, connect_timeout, clock)
         self._group = group
-        self._epoch = 0
-
-    @property
-    def holder(self) -> str:
-        return self._holder
-
-    @property
-    def held(self) -> bool:
-        return self._connection is not None
-
-    @property
-    def recent(self) -> bool:
-        return self._clock.monotonic() - self._confirmed < LEASE_SECONDS
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
 
     def raise_epoch(self, above: int = -1) -> int:
         if self._epoch <= above or not self._epoch:

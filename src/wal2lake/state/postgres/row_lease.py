@@ -13,7 +13,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import GroupHeld, SourceError, Wal2LakeError
 from ..ports import LEASE_SECONDS
 from .connection import Session, open_session, translated
-from .lease import holder, next_epoch, process_name, session_holder
+from .lease import Holding, holder, next_epoch, process_name, session_holder
 from .locks import CREATING, lock_until_commit
 from .queries import query
 
@@ -77,7 +77,7 @@ class CountingListener:
         """Go on holding it. Raises GroupHeld if it is lost."""
 
 
-class RowLease(CountingListener):
+class RowLease(Holding, CountingListener):
     """A row of `wal2lake.leases`, with the holder's own token."""
 
     def __init__(self, dsn: str, group: str, connect_timeout: float = 10, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -85,23 +85,6 @@ class RowLease(CountingListener):
         self._group = group
         self._token = uuid4().hex
         """its row is known by it, also after the connection was lost"""
-        self._epoch = 0
-
-    @property
-    def holder(self) -> str:
-        return self._holder
-
-    @property
-    def held(self) -> bool:
-        return self._connection is not None
-
-    @property
-    def recent(self) -> bool:
-        return self._clock.monotonic() - self._confirmed < LEASE_SECONDS
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
 
     def raise_epoch(self, above: int = -1) -> int:
         if self._epoch <= above or not self._epoch:

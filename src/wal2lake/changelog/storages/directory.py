@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .checksum import file_digest
-from .stamp import Mark, exchange
-from .storage import AlreadyHeld, OpenSegment, Stat, Written, checked
+from ..checksum import file_digest
+from ..stamp import Mark, exchange
+from ..storage import AlreadyHeld, OpenSegment, Stat, Written, checked
 
 _WRITER = re.compile(r"\.(\d+)(\.\d+)?\.tmp$")
 """the process, and the thread, in the name of a temporary file"""
@@ -128,9 +128,6 @@ class DirectoryStorage:
 
     def uri(self, name: str = "") -> str:
         return f"{self._base}/{checked(name)}" if name else self._base
-
-    def scratch(self, name: str) -> Path:
-        return self._path(name)
 
     def _path(self, name: str) -> Path:
         return self._directory / checked(name)

@@ -10,18 +10,14 @@ import errno
 import hashlib
 import io
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from .stamp import Mark, exchange
-from .storage import AlreadyHeld, OpenSegment, Stat, Written, checked
+from ..stamp import Mark, exchange
+from ..storage import AlreadyHeld, OpenSegment, Stat, Written, checked
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,6 @@ class _Shared:
     open: dict[str, _Segment] = field(default_factory=dict)
     calls: int = 0
     puts: int = 0
-    directory: Path | None = None
-    """of scratch files; removed with the storage"""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     @contextmanager
@@ -219,8 +213,6 @@ class MemoryStorage:
             for name in [name for name in self._shared.things if name.startswith(self._prefix)]:
                 del self._shared.things[name]
             self._shared.prepared = {place for place in self._shared.prepared if not place.startswith(self._prefix)}
-            if self._shared.directory is not None:
-                shutil.rmtree(self._shared.directory / self._prefix, ignore_errors=True)
 
     def sweep(self) -> int:
         # A put that fails leaves nothing behind.
@@ -255,14 +247,6 @@ class MemoryStorage:
 
     def uri(self, name: str = "") -> str:
         return _uri(self._whole(name) if name else self._prefix.rstrip("/"))
-
-    def scratch(self, name: str) -> Path:
-        whole = self._whole(name)
-        with self._shared.lock:
-            if self._shared.directory is None:
-                self._shared.directory = Path(tempfile.mkdtemp(prefix="wal2lake-"))
-                weakref.finalize(self._shared, shutil.rmtree, self._shared.directory, ignore_errors=True)
-            return self._shared.directory / whole
 
     def _whole(self, name: str) -> str:
         return self._prefix + checked(name)

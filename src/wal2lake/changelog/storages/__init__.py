@@ -1,0 +1,1 @@
+"""Implementations of `LogStorage`, and the choice between them."""
