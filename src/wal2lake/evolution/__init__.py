@@ -16,7 +16,7 @@ from .columns import (
     texts_differ,
     with_facts,
 )
-from .membership import Moved, doubted, moved, with_heaps, with_leaves
+from .membership import Moved, attached, doubted, later_members, moved, with_heaps, with_leaves
 
 __all__ = [
     "ColumnChanges",
@@ -24,11 +24,13 @@ __all__ = [
     "MasksLost",
     "Moved",
     "Unclear",
+    "attached",
     "changes",
     "doubted",
     "facts_differ",
     "follow",
     "keyed_as",
+    "later_members",
     "moved",
     "numbered",
     "rekeyed",
