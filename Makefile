@@ -5,8 +5,10 @@ ROUNDS ?= 20
 SECONDS ?= 600
 SEEDS ?= 5
 SEED ?=
+WORKLOAD ?=
 STEPS ?=
 FAULTS ?=
+LAKE_SECONDS ?=
 MAJORS ?= 14 16
 # A file is run by one worker; the order is that of the folders, where those with long tests come first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
@@ -79,6 +81,7 @@ life-test: setup ## tables and groups are added and dropped at random under load
 simulate: SEEDS = 10000
 simulate: setup ## the whole mirror in memory, with faults; SEEDS=10000, SEED= begins with one, SEEDS=1 repeats it
 	@cd tests && PYTHONWARNINGS=ignore ../$(RUN) -m simulation.campaign --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(WORKLOAD),--workload $(WORKLOAD)) $(if $(LAKE_SECONDS),--lake-seconds $(LAKE_SECONDS)) \
 	    $(if $(STEPS),--steps $(STEPS)) $(if $(FAULTS),--faults '$(FAULTS)')
 
 failure-test: setup ## one table fails for long under load; SECONDS=600

@@ -28,7 +28,7 @@ from wal2lake.config import SourceConfig
 from wal2lake.decode import DecodedTable, Intake, Relation, Target
 from wal2lake.decode import intake as intake_module
 from wal2lake.position import ZERO
-from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.schema import Column, Membership, ReplicaIdentity, TableId, TableSchema
 from wal2lake.source import connect, server_facts
 from wal2lake.source.sessions.connect import replication_connect
 from wal2lake.types import PgType, lake_type
@@ -142,6 +142,7 @@ class Logging(Reading):
             self._log.create(server_facts(conn), "s")
         self._log.begin(ZERO)
         self.names: dict[int, str] = {}
+        self.attached: dict[int, tuple[Membership, ...]] = {}
         self._pipeline = Pipeline(self._log, self, ZERO)
         self._ahead = SpeculativeReader(self._pipeline)
         self._intake = Intake()

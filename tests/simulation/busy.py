@@ -29,8 +29,6 @@ class Busy:
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
         self._open: dict[int, Transaction] = {}
         self._paused: set[str] = set()
-        self.requested: dict[str, float] = {}
-        """when a re-copy of a table was last requested"""
 
     def setup(self, world: World) -> None:
         def make(tx: Transaction) -> None:
@@ -100,10 +98,10 @@ class Busy:
                     self._paused.discard(table)
                 case 2:
                     names = world.mirror().resync(all=True, together=self._chance.random() < 0.5)
-                    self.requested |= dict.fromkeys(names, world.executor.clock.elapsed)
+                    world.requested |= dict.fromkeys(names, world.executor.clock.elapsed)
                 case _:
                     names = world.mirror().resync([table])
-                    self.requested |= dict.fromkeys(names, world.executor.clock.elapsed)
+                    world.requested |= dict.fromkeys(names, world.executor.clock.elapsed)
 
     def _resume(self, world: World, tables: list[str]) -> None:
         while True:

@@ -14,12 +14,12 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from simulation.faults import Fault
-from simulation.scenario import Scenario, run
+from simulation.scenario import WORKLOADS, Scenario, run
 
 AT_ONCE = 10
 """seeds that a process is given"""
@@ -33,6 +33,10 @@ class Failed:
     error: str
     """what it raised, with its traceback and notes"""
     kind: str
+
+    def __str__(self) -> str:
+        """The command that repeats it comes first: summaries show one line."""
+        return f"{self.scenario.command}\n{self.error}"
 
 
 def attempt(scenario: Scenario) -> Failed | None:
@@ -49,9 +53,9 @@ def attempt(scenario: Scenario) -> Failed | None:
     return None
 
 
-def attempts(seeds: Sequence[int]) -> Failed | None:
-    """Run seeds one after the other, until one fails."""
-    return next((failed for seed in seeds if (failed := attempt(Scenario.of(seed))) is not None), None)
+def attempts(scenarios: Iterable[Scenario]) -> Failed | None:
+    """Run scenarios one after the other, until one fails."""
+    return next((failed for scenario in scenarios if (failed := attempt(scenario)) is not None), None)
 
 
 def shrunk(failed: Failed, until: float, say: Callable[[str], object]) -> Failed:
@@ -81,18 +85,10 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
             yield replace(scenario, steps=fewer)
 
 
-def replay(scenario: Scenario) -> str:
-    """The command that repeats a scenario."""
-    parts = [f"make simulate SEED={scenario.seed} SEEDS=1"]
-    if scenario != Scenario.of(scenario.seed):
-        parts.append(f"STEPS={scenario.steps} FAULTS='{' '.join(fault.code for fault in scenario.faults) or 'none'}'")
-    return " ".join(parts)
-
-
 def campaign(
-    first: int, most: int, until: float, processes: int, say: Callable[[str], object]
+    first: int, most: int, until: float, processes: int, say: Callable[[str], object], workload: str = ""
 ) -> tuple[int, Failed | None]:
-    """Run seeds from `first` on, until one fails, there were so many, or it is time; how many were run."""
+    """Run seeds from `first` on, each with a workload of its own if none is given, until one fails, there were so many, or it is time; how many were run."""
     began = said = time.monotonic()
     done, given = 0, 0
     found: Failed | None = None
@@ -101,7 +97,8 @@ def campaign(
         running: dict[Future[Failed | None], int] = {}
         while True:
             while found is None and given < most and time.monotonic() < until and len(running) < 2 * processes:
-                some = range(first + given, first + min(given + AT_ONCE, most))
+                seeds = range(first + given, first + min(given + AT_ONCE, most))
+                some = [Scenario.of(seed, workload=workload) for seed in seeds]
                 running[pool.submit(attempts, some)] = len(some)
                 given += len(some)
             if not running:
@@ -123,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--steps", type=int, help="of one seed: steps of the workload")
+    parser.add_argument("--workload", default="", choices=["", *WORKLOADS], help="none: each seed has its own")
+    parser.add_argument("--lake-seconds", type=float, help="of one seed: how long each commit in the lake takes")
     parser.add_argument("--faults", help="of one seed: codes of faults, or none")
     given = parser.parse_args(arguments)
 
@@ -133,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = given.seed if given.seed is not None else secrets.randbelow(1 << 31)
     began = time.monotonic()
     if given.seeds == 1:
-        scenario = Scenario.of(first)
+        scenario = Scenario.of(first, workload=given.workload)
+        if given.lake_seconds is not None:
+            scenario = replace(scenario, lake_seconds=given.lake_seconds)
         if given.steps is not None:
             scenario = replace(scenario, steps=given.steps)
         if given.faults:
@@ -142,17 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done, failed = 1, attempt(scenario)
     else:
         say(f"seeds from {first} on")
-        done, failed = campaign(first, given.seeds, began + given.seconds, given.processes, say)
+        done, failed = campaign(first, given.seeds, began + given.seconds, given.processes, say, given.workload)
     seconds = time.monotonic() - began
     if failed is None:
         say(f"{done} seeds passed in {seconds:.0f} s: {done / seconds:.1f} a second")
         return 0
-    say(f"{failed.error}\nFAILED: {replay(failed.scenario)}")
+    say(f"{failed.error}\nFAILED: {failed.scenario.command}")
     for fault in failed.scenario.faults:
         say(f"  {fault}")
     if given.steps is None and given.faults is None:
         failed = shrunk(failed, time.monotonic() + SHRINK_SECONDS, say)
-        say(f"{failed.error}\nFAILS, too: {replay(failed.scenario)}")
+        say(f"{failed.error}\nFAILS, too: {failed.scenario.command}")
     return 1
 
 

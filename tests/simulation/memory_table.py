@@ -262,7 +262,9 @@ def conditions(before: TableSchema, batch: Batch) -> dict[Truncation, predicates
         # All rows that are left by then came in the batch, which knows their partitions.
         return {}
     try:
-        return {each: predicates.condition(each.predicate) for each in parts}
+        # In the names of the catalog at that time; as in the lake, one that the table lacks tells nothing.
+        names = {name: name for name in schema.names}
+        return {each: predicates.condition(each.predicate, names) for each in parts}
     except predicates.Unsupported:
         raise _untold(schema) from None
 

@@ -12,6 +12,7 @@ from .postgres_tables import (
     LONGEST_KEY,
     TYPES,
     Blocked,
+    Lock,
     Publication,
     Refused,
     ScriptedColumn,
@@ -58,7 +59,7 @@ class Definitions:
         table = self._transaction.table(name)
         gone = [*self._transaction.state.below(table)]
         parents = [table.parent] if table.parent is not None else []
-        self._transaction.lock([*parents, *(one.oid for one in gone)], exclusive=True)
+        self._transaction.lock([*parents, *(one.oid for one in gone)], Lock.EXCLUSIVE)
         for one in gone:
             self._transaction.undefine(one.oid)
         for publication in self._transaction.state.publications.values():
@@ -156,7 +157,7 @@ class Definitions:
         above, id = self._transaction.table(parent), TableId.parse(name)
         self._require_free(id)
         self._require_apart(above, Span(low, high))
-        self._transaction.lock([one.oid for one in self._transaction.state.lineage(above)][:1], exclusive=True)
+        self._transaction.lock([one.oid for one in self._transaction.state.lineage(above)][:1], Lock.EXCLUSIVE)
         columns = tuple(replace(column, attnum=number) for number, column in enumerate(above.live, 1))
         oid = self._server.next_oid()
         table = ScriptedTable(oid, id, columns, oid, parent=above.oid, span=Span(low, high), made=True)
@@ -183,8 +184,8 @@ class Definitions:
         key = above.names(above.primary_key)
         if key and table.primary_key and set(table.names(table.primary_key)) != set(key):
             raise Refused("multiple primary keys are not allowed")
-        self._transaction.lock([one.oid for one in self._transaction.state.below(table)], exclusive=True)
-        self._transaction.lock([above.oid], exclusive=False)
+        self._transaction.lock([one.oid for one in self._transaction.state.below(table)], Lock.EXCLUSIVE)
+        self._transaction.lock([above.oid], Lock.DEFINING)
         xid = self._transaction.assign()
         if key and not table.primary_key:
             self._require_unique(table, table.numbers(key))
@@ -195,7 +196,7 @@ class Definitions:
         above, table = self._transaction.table(parent), self._transaction.table(name)
         if table.parent != above.oid:
             raise Refused("it is not a partition of that table")
-        self._transaction.lock([above.oid], exclusive=True)
+        self._transaction.lock([above.oid], Lock.EXCLUSIVE)
         self._change(table, lambda one: replace(one, parent=None, span=None, since=0, made=False))
 
     # Publications
@@ -212,8 +213,7 @@ class Definitions:
         altered = publication.tables ^ (before.tables if before is not None else frozenset())
         if any(other.alters(publication.name) for other in self._server.others(self._transaction)):
             raise Blocked(f"publication {publication.name} is being altered")
-        # SHARE UPDATE EXCLUSIVE: writers go on.
-        self._transaction.lock(altered, exclusive=False)
+        self._transaction.lock(altered, Lock.DEFINING)
         self._transaction.assign()
         self._transaction.publication(publication)
 
@@ -225,16 +225,16 @@ class Definitions:
 
     def _define(self, table: ScriptedTable) -> None:
         self._transaction.assign()
-        self._transaction.lock([table.oid], exclusive=True)
+        self._transaction.lock([table.oid], Lock.EXCLUSIVE)
         self._transaction.define(table)
 
     def _change(self, table: ScriptedTable, change: Callable[[ScriptedTable], ScriptedTable]) -> None:
-        self._transaction.lock([table.oid], exclusive=True)
+        self._transaction.lock([table.oid], Lock.EXCLUSIVE)
         self._define(change(table))
 
     def _change_tree(self, table: ScriptedTable, change: Callable[[ScriptedTable], ScriptedTable]) -> None:
         tree = [*self._transaction.state.below(table)]
-        self._transaction.lock([one.oid for one in tree], exclusive=True)
+        self._transaction.lock([one.oid for one in tree], Lock.EXCLUSIVE)
         for one in tree:
             self._define(change(one))
 
@@ -271,7 +271,7 @@ class Definitions:
             raise Refused(f"relation {id} exists")
         # A name that another transaction has made, dropped or changed is its own until it ends.
         taken = [one.oid for one in self._server.state.tables.values() if one.id == id]
-        self._transaction.lock(taken, exclusive=True)
+        self._transaction.lock(taken, Lock.EXCLUSIVE)
         if any(other.defines(id) for other in self._server.others(self._transaction)):
             raise Blocked(f"relation {id} is being made")
 

@@ -30,7 +30,7 @@ from wal2lake.source.tables.matching import FoundTable, Matched
 
 from .postgres_catalog import described, named, types
 from .postgres_stream import unreachable
-from .postgres_tables import Blocked, Publication, ScriptedTable, State
+from .postgres_tables import Blocked, Lock, Publication, ScriptedTable, State
 from .postgres_transactions import Transaction
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class ScriptedSource:
             raise CopyFailed(table=str(schema.id), cause="it is gone")
         transaction = self._server.begin()
         try:
-            transaction.lock([one.oid for one in now.below(now.tables[schema.oid])], exclusive=False)
+            transaction.lock([one.oid for one in now.below(now.tables[schema.oid])], Lock.SHARED)
             if _shape(held.state, schema.oid) != _shape(now, schema.oid):
                 raise CopyFailed(table=str(schema.id), cause="it was altered while its copy began")
             (found,) = self.describe([schema.oid])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 from wal2lake.decode import Relation, RelationColumn
 from wal2lake.schema import Bounds, Membership, ReplicaIdentity, TableId
@@ -24,6 +25,19 @@ TOASTED_LENGTH = 2000
 
 LONGEST_KEY = 2600
 """longer values do not fit into an index"""
+
+
+class Lock(IntEnum):
+    """How a transaction holds a table."""
+
+    SHARED = 0
+    """others read and write it, too"""
+    DEFINING = 1
+    """and nobody else holds it so: SHARE UPDATE EXCLUSIVE"""
+    EXCLUSIVE = 2
+
+    def conflicts(self, other: Lock) -> bool:
+        return Lock.EXCLUSIVE in (self, other) or self is other is Lock.DEFINING
 
 
 class Blocked(Exception):

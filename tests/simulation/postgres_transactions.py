@@ -14,7 +14,18 @@ from wal2lake.decode import Relation
 from wal2lake.schema import ReplicaIdentity, TableId
 
 from .postgres_ddl import Definitions
-from .postgres_tables import LONGEST_KEY, TOASTED_LENGTH, Blocked, Publication, Refused, Row, ScriptedTable, State, Text
+from .postgres_tables import (
+    LONGEST_KEY,
+    TOASTED_LENGTH,
+    Blocked,
+    Lock,
+    Publication,
+    Refused,
+    Row,
+    ScriptedTable,
+    State,
+    Text,
+)
 
 if TYPE_CHECKING:
     from .postgres import ScriptedPostgres
@@ -74,8 +85,8 @@ class Transaction:
         """every version of a row that it has written or ended, by heap: others wait for their keys"""
         self._publications: dict[str, Publication | None] = {}
         self.changes: list[Change] = []
-        self._locks: dict[int, bool] = {}
-        """tables, with whether nobody else may write them"""
+        self._locks: dict[int, Lock] = {}
+        """tables that it holds"""
         self._row_locks: set[int] = set()
         self.ended = False
         self.ddl = Definitions(self)
@@ -143,7 +154,7 @@ class Transaction:
 
     def truncate(self, *names: str) -> None:
         emptied = [one for name in names for one in self.state.below(self.table(name))]
-        self.lock([table.oid for table in emptied], exclusive=True)
+        self.lock([table.oid for table in emptied], Lock.EXCLUSIVE)
         heaps = [table for table in emptied if not table.partitioned]
         for table in heaps:
             self._rows.setdefault(table.oid, {}).update(dict.fromkeys(self.state.rows.get(table.oid, {})))
@@ -275,19 +286,19 @@ class Transaction:
 
     # Locks and the WAL
 
-    def lock(self, oids: Collection[int], exclusive: bool) -> None:
+    def lock(self, oids: Collection[int], lock: Lock) -> None:
         self.require_open()
         for oid in oids:
             for other in self.server.others(self):
-                if oid in other._locks and (exclusive or other._locks[oid]):
+                if oid in other._locks and lock.conflicts(other._locks[oid]):
                     raise Blocked(f"relation {oid} is locked")
         for oid in oids:
-            self._locks[oid] = exclusive or self._locks.get(oid, False)
+            self._locks[oid] = max(lock, self._locks.get(oid, lock))
 
     def _lock_tree(self, table: ScriptedTable) -> None:
         """Whoever reads or writes rows locks the table, its partitions, and what its bounds are checked against."""
         state = self.state
-        self.lock([one.oid for one in state.below(state.root(table))], exclusive=False)
+        self.lock([one.oid for one in state.below(state.root(table))], Lock.SHARED)
 
     def _lock_row(self, number: int) -> None:
         if any(number in other._row_locks for other in self.server.others(self)):

@@ -40,10 +40,13 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def condition(text: str | None, names: Mapping[str, str] | None = None) -> Condition:
-    """A condition as a function of a row; `names`: columns by their names in the text. Raises Unsupported."""
+    """A condition as a function of a row; `names`: columns by their names in the text, none: these are the row's.
+
+    Raises Unsupported.
+    """
     if not text:
         raise Unsupported
-    return _Parser(text, names or {}).whole()
+    return _Parser(text, names).whole()
 
 
 def _negated(value: bool | None) -> bool | None:
@@ -55,7 +58,7 @@ def _all(values: list[bool | None]) -> bool | None:
 
 
 class _Parser:
-    def __init__(self, text: str, names: Mapping[str, str]) -> None:
+    def __init__(self, text: str, names: Mapping[str, str] | None) -> None:
         self._names, self._tokens, self._at = names, list[tuple[str, str]](), 0
         end = 0
         while end < len(text):
@@ -111,7 +114,11 @@ class _Parser:
             self._need(")")
         if self._peek()[0] == "cast":
             self._next()
-        return self._names.get(name, name)
+        if self._names is None:
+            return name
+        if name not in self._names:
+            raise Unsupported
+        return self._names[name]
 
     def _comparison(self, column: str) -> Condition:
         if self._take("IS"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from simulation import statements
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _IDENTITY = re.compile(r"ALTER TABLE (\S+) REPLICA IDENTITY FULL")
 _LEAVES = re.compile(r"pg_partition_tree\('([^']+)'\).*REPLICA IDENTITY FULL")
-_COMMAND = re.compile(r"wal2lake tables (resync|resume) (\S+)")
+_COMMAND = re.compile(r"wal2lake tables (resync|resume) ('[^']*'|[^\s;]+)")
 
 
 def carry_out(world: World, record: TableRecord) -> None:
@@ -33,8 +34,8 @@ def carry_out(world: World, record: TableRecord) -> None:
         except Refused:
             # It has gone or got another name since; the next look says so.
             world.notes.append(f"{remedy} is out of date")
-    for command, name in _COMMAND.findall(remedy):
-        mirror, table = world.mirror("healer"), name.rstrip(";")
+    for command, word in _COMMAND.findall(remedy):
+        mirror, (table,) = world.mirror("healer"), shlex.split(word)
         try:
             if command == "resume":
                 mirror.resume([table])

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from simulation.busy import Busy
 from simulation.disturbances import Kind
 from simulation.faults import Fault, Faults, Port, draw
-from simulation.world import World
+from simulation.workload import Changes, Life
+from simulation.world import Workload, World
+
+WORKLOADS: Mapping[str, Callable[[int], Workload]] = {"busy": Busy, "life": Life, "changes": lambda seed: Changes()}
 
 
 @dataclass(frozen=True)
 class Scenario:
     seed: int
+    workload: str
+    """one of WORKLOADS"""
     steps: int
     faults: tuple[Fault, ...]
     lake_seconds: float
     """how long each commit in the lake takes"""
 
     @classmethod
-    def of(cls, seed: int, ports: Sequence[Port] = ()) -> Scenario:
-        """`ports`: where all faults happen; by default the seed says that, too."""
+    def of(cls, seed: int, ports: Sequence[Port] = (), workload: str = "") -> Scenario:
+        """`ports`: where all faults happen; by default the seed says that, and the workload, too."""
         chance = random.Random(f"scenario {seed}")
-        return cls(seed, chance.choice((5, 15, 30, 60)), draw(chance, ports), chance.choice((0.0, 0.0, 0.3, 2.0)))
+        steps, faults = chance.choice((5, 15, 30, 60)), draw(chance, ports)
+        lake_seconds = chance.choice((0.0, 0.0, 0.3, 2.0))
+        return cls(seed, workload or "busy", steps, faults, lake_seconds)
+
+    @classmethod
+    def calm(cls, seed: int, workload: str) -> Scenario:
+        """A workload without faults."""
+        return cls(seed, workload, 60, (), 0.0)
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        parts = [f"make simulate SEEDS=1 SEED={self.seed}"]
+        usual = Scenario.of(self.seed)
+        if self.workload != usual.workload:
+            parts.append(f"WORKLOAD={self.workload}")
+        if (self.steps, self.faults) != (usual.steps, usual.faults):
+            parts.append(f"STEPS={self.steps} FAULTS='{' '.join(fault.code for fault in self.faults) or 'none'}'")
+        if self.lake_seconds != usual.lake_seconds:
+            parts.append(f"LAKE_SECONDS={self.lake_seconds:g}")
+        return " ".join(parts)
 
 
 EXPLAINED: Mapping[str, frozenset[Kind]] = {
@@ -45,7 +70,7 @@ EXPLAINED: Mapping[str, frozenset[Kind]] = {
 def run(scenario: Scenario) -> World:
     """Run it with all checks. What it raises tells which faults have happened."""
     faults = Faults(scenario.faults, scenario.lake_seconds)
-    workload = Busy(scenario.seed)
+    workload = WORKLOADS[scenario.workload](scenario.seed)
     world = World(scenario.seed, workload, faults, scenario.steps)
     faults.attach(world)
     try:
@@ -54,11 +79,12 @@ def run(scenario: Scenario) -> World:
         kinds = {fault.kind for fault in faults.met}
         strange = [text for text in messages for words, why in EXPLAINED.items() if words in text and not why & kinds]
         assert not strange, f"an error without a reason: {strange[0]}"
-        for table, at in workload.requested.items():
+        for table, at in world.requested.items():
             assert world.copied[table] >= at, f"a re-copy of {table} was requested after {at:.3f} s and is not made"
     except BaseException as error:
         for happened in faults.happened:
             error.add_note(happened)
+        error.add_note(f"again: {scenario.command}")
         raise
     return world
 

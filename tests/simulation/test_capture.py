@@ -25,6 +25,7 @@ from wal2lake.config import Config
 from wal2lake.decode import Messages, Relation, Target
 from wal2lake.errors import CaptureError, ConnectionFailed
 from wal2lake.position import Lsn
+from wal2lake.schema import Membership
 
 SEEDS = range(25)
 TABLES = [encode.table({"id": "int", "v": "string"}, oid=oid, name=f"t{oid}") for oid in (1, 2, 3)]
@@ -33,6 +34,7 @@ TABLES = [encode.table({"id": "int", "v": "string"}, oid=oid, name=f"t{oid}") fo
 class Resolver:
     def __init__(self) -> None:
         self.names = {schema.oid: schema.id.name for schema in TABLES}
+        self.attached: dict[int, tuple[Membership, ...]] = {}
         self._targets = {schema.oid: Target(schema, 1) for schema in TABLES}
 
     def __call__(self, relation: Relation) -> Target | None:

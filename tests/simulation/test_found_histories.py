@@ -144,3 +144,72 @@ def test_rows_of_a_partition_that_came_again_with_the_bounds_that_it_had_do_not_
         tx.ddl.attach("p", "p_0", 0, 6)
 
     run(seed, parted, [widen, lambda tx: tx.insert("p", k="15", v="beyond"), narrow])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("emptied", [True, False])
+def test_changes_that_a_table_had_before_it_became_a_partition_are_not_made_to_the_table_above(
+    seed: int, emptied: bool
+) -> None:
+    """They were decoded after its ATTACH, and took rows of other partitions with the same key for theirs."""
+
+    def setup(tx: Transaction) -> None:
+        parted(tx)
+        tx.insert("t", k="2", v="in t")
+
+    def forget(tx: Transaction) -> None:
+        tx.delete("t", {"k": "2"})
+        if emptied:
+            tx.delete("t", {"k": "7"})
+
+    run(
+        seed, setup,
+        [lambda tx: tx.insert("p", k="2", v="in p_0")],
+        [
+            forget,
+            lambda tx: tx.ddl.attach("p", "t", 6, 12),
+            lambda tx: tx.insert("p", k="9", v="after"),
+        ],
+        [lambda tx: tx.insert("p", k="10", v="last")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_that_a_partition_had_while_it_was_detached_are_not_made_to_the_table_above(seed: int) -> None:
+    def move(tx: Transaction) -> None:
+        tx.insert("p", k="2", v="in the new partition")
+        tx.delete("p_0", {"k": "2"})
+
+    run(
+        seed, parted,
+        [lambda tx: tx.insert("p", k="2", v="in p_0"), lambda tx: tx.ddl.detach("p", "p_0")],
+        [
+            lambda tx: tx.ddl.create_partition("p_1", "p", 0, 6),
+            move,
+            lambda tx: tx.delete("p_0", {"k": "1"}),
+            lambda tx: tx.ddl.attach("p", "p_0", 20, 30),
+            lambda tx: tx.insert("p", k="25", v="in p_0 again"),
+        ],
+        [lambda tx: tx.insert("p", k="3", v="last")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_partition_that_is_emptied_before_its_column_is_renamed_is_empty(seed: int) -> None:
+    run(
+        seed, parted,
+        [lambda tx: tx.truncate("p_0")],
+        [lambda tx: tx.insert("p", k="2", v="new"), lambda tx: tx.truncate("p_0"), lambda tx: tx.ddl.rename_column("p", "k", "n")],
+        [lambda tx: tx.insert("p", n="3", v="last")],
+    )  # fmt: skip
+
+
+def test_the_lake_table_of_a_time_before_its_table_got_another_name_and_lake_table_is_replaced() -> None:
+    """A new table of the former name was stopped for good."""
+    run(
+        1, parted,
+        [lambda tx: tx.ddl.detach("p", "p_0")],
+        [lambda tx: tx.ddl.attach("p", "p_0", 0, 6)],
+        [lambda tx: tx.ddl.detach("p", "p_0"), lambda tx: tx.ddl.rename_table("p_0", "q")],
+        [lambda tx: tx.ddl.create_table("p_0", {"k": "int4", "v": "text"}, ["k"]), lambda tx: tx.insert("p_0", k="1")],
+    )  # fmt: skip

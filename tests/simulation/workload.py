@@ -149,7 +149,9 @@ class Life:
         if transaction.ended:
             return None
         tables = sorted(transaction.state.tables.values(), key=lambda table: table.oid)
-        if self.chance.random() < self._ddl or not tables:
+        if not tables:
+            return self._create_table(transaction)
+        if self.chance.random() < self._ddl:
             weights = [weight for weight, _ in self._kinds]
             return self.chance.choices([make for _, make in self._kinds], weights)[0](transaction)
         return self._change(transaction.state, self.chance.choice(tables))
@@ -264,14 +266,12 @@ class Life:
         """Attach a table that has the columns, within the bounds that its rows ask for."""
         root = self._any(tx, lambda one: one.partitioned)
         shape = {column.name: column.type for column in root.live}
-        table = self._any(
-            tx, lambda one: _top(one) and not one.partitioned and {c.name: c.type for c in one.live} == shape
-        )
-        if not root.partitioned or table.partitioned or table.parent is not None:
+        tables = [one for one in tx.state.tables.values() if _top(one) and not one.partitioned]
+        fitting = [one for one in tables if {column.name: column.type for column in one.live} == shape]
+        if not root.partitioned or not fitting:
             return None
+        table = self.chance.choice(sorted(fitting, key=lambda one: one.oid))
         (column,) = root.names((root.partition_column,))
-        if not table.has(column):
-            return None
         place = [each.name for each in table.live].index(column)
         rows = tx.state.contents(table)
         low = min((int(row[place] or 0) // 6 * 6 for row in rows), default=6 * self.chance.randrange(4))

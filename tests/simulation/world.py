@@ -116,6 +116,8 @@ class World:
         """what must never be, and was seen"""
         self.copied: dict[str, float] = {}
         """when the rows of a source table were last read by a copy"""
+        self.requested: dict[str, float] = {}
+        """when a re-copy of a table was last requested"""
         self.rolled_back = False
         """whether somebody has put an older version of a lake table back"""
         self.ended: list[BaseException] = []
@@ -130,9 +132,6 @@ class World:
             self.executor.run(self._live)
         except BaseException as error:
             error.add_note(f"seed {self.seed}, after {self.executor.clock.elapsed:.1f} s and {self.calls} calls")
-            error.add_note(
-                f"again: WAL2LAKE_TEST_SEED={self.seed} .venv/bin/python -m pytest tests/simulation/test_mirror.py -k fresh"
-            )
             raise
 
     def _live(self) -> None:

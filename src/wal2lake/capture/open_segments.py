@@ -6,14 +6,17 @@ Rows of a transaction that has not committed are kept out of the segments of com
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..changelog import CommitStamp, ManifestEntry, Segment, SegmentRows, SegmentWriter
 from ..decode import Boundary, DecodedTable, Refusals
 from ..executor import Future, Pool
 from ..position import Lsn
+from ..schema import Membership
 
+T = TypeVar("T")
 Decoded = tuple[DecodedTable | None, Refusals]
 
 
@@ -105,7 +108,10 @@ class OpenSegments:
         return grown
 
 
-def tables_of(cut: Boundary, segments: Sequence[GrowingSegment], names: dict[int, str]) -> dict[int, ManifestEntry]:
+def tables_of(
+    cut: Boundary, segments: Sequence[GrowingSegment], names: Mapping[int, str],
+    attached: Mapping[int, tuple[Membership, ...]],
+) -> dict[int, ManifestEntry]:  # fmt: skip
     """What a manifest says of each table. Waits until the segments are on disk."""
     by_table: defaultdict[int, list[Segment]] = defaultdict(list)
     refusals: defaultdict[int, Refusals] = defaultdict(Refusals)
@@ -119,13 +125,18 @@ def tables_of(cut: Boundary, segments: Sequence[GrowingSegment], names: dict[int
         if each.refusals:
             refusals[each.oid].add(each.refusals)
     oids = sorted({*by_table, *cut.truncations, *refusals})
-    return {
-        oid: ManifestEntry(
+    entries = (
+        ManifestEntry(
             oid, names.get(oid, str(oid)), tuple(by_table[oid]), tuple(cut.truncations.get(oid, ())),
             tuple(refusals[oid]),
         )
         for oid in oids
-    }  # fmt: skip
+    )  # fmt: skip
+    return {entry.oid: replace(entry, attached=_of(entry.partitions, attached)) for entry in entries}
+
+
+def _of(partitions: Iterable[int], attached: Mapping[int, T]) -> dict[int, T]:
+    return {leaf: attached[leaf] for leaf in sorted(partitions) if leaf in attached}
 
 
 def _leaves(table: DecodedTable) -> frozenset[int]:

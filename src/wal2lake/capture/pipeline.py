@@ -38,6 +38,7 @@ from ..decode import (
 from ..errors import SourceError
 from ..executor import SYSTEM_EXECUTOR, Executor, Future, Queue
 from ..position import Lsn
+from ..schema import Membership
 from .open_segments import GrowingSegment, OpenSegments, tables_of
 from .streamed_transactions import Streamed, plain
 
@@ -56,6 +57,7 @@ class Relations(Protocol):
     """Finds the target of a relation, and has the names of the tables that it found."""
 
     names: dict[int, str]
+    attached: dict[int, tuple[Membership, ...]]
 
     def __call__(self, relation: Relation) -> Target | None: ...
     def resolve_at_once(self, relation: Relation) -> Target | None:
@@ -346,7 +348,7 @@ class Pipeline:
     def _report_if_empty(self) -> None:
         if self._line.assembly.empty and not self._line.decoder.has_found:
             # In order, after the manifests that were requested before it.
-            self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {})
+            self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {}, {})
             return
         with self._state:
             self._kept_back += 1
@@ -354,12 +356,15 @@ class Pipeline:
 
     def _submit_manifest(self) -> None:
         cut, segments = self._line.decoder.boundary(), self._line.assembly.take()
-        names = dict(self._resolver.names)
-        self._publisher.submit(self._publish, cut, segments, names)
+        names, attached = dict(self._resolver.names), dict(self._resolver.attached)
+        self._publisher.submit(self._publish, cut, segments, names, attached)
 
-    def _publish(self, cut: Boundary, segments: list[GrowingSegment], names: dict[int, str]) -> None:
+    def _publish(
+        self, cut: Boundary, segments: list[GrowingSegment], names: dict[int, str],
+        attached: dict[int, tuple[Membership, ...]],
+    ) -> None:  # fmt: skip
         try:
-            tables = tables_of(cut, segments, names)
+            tables = tables_of(cut, segments, names, attached)
             manifest = None
             if self._over:
                 return

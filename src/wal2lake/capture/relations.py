@@ -18,7 +18,7 @@ from ..changelog import ChangeLog
 from ..config import GroupTables, TableConfig, settings_of
 from ..decode import Relation, RelationColumn, Target
 from ..errors import ConfigError, SourceError
-from ..schema import Column, ReplicaIdentity, TableId, TableSchema
+from ..schema import Column, Membership, ReplicaIdentity, TableId, TableSchema
 from ..source import CatalogReader
 from ..source.publishing import append_name, publication_name
 from ..source.tables import CatalogTable, anything_masked, lost_masks, masked_column, means, overrides_by_table
@@ -41,6 +41,8 @@ class RelationResolver:
         self._leafwise = isinstance(overrides, GroupTables) and overrides.group.leafwise
         self.names: dict[int, str] = {}
         """the name of each table that was resolved, by oid"""
+        self.attached: dict[int, tuple[Membership, ...]] = {}
+        """partitions that may have been published tables of their own before their ATTACH: their membership now"""
 
     def __call__(self, relation: Relation) -> Target | None:
         return self._target(relation)
@@ -55,6 +57,8 @@ class RelationResolver:
             return None
         current, fitting = self._describe(root)
         leaf = relation.oid if root != relation.oid else None
+        if leaf is not None:
+            self._note_membership(leaf, current)
         if current is None or not _agrees(current, relation):
             if agreed:
                 raise _not_agreed()
@@ -86,6 +90,17 @@ class RelationResolver:
         root = self._log.leaves.root_of(oid)
         published = self._catalog.published(publication_name(self._group)) if root is not None else frozenset()
         return root if root in published and oid not in published else oid
+
+    def _note_membership(self, leaf: int, root: TableSchema | None) -> None:
+        """The message does not say whether the rows were written before the ATTACH or after it; the apply decides."""
+        found = next((heap.levels for heap in root.heaps if heap.oid == leaf), ()) if root is not None else ()
+        created = bool(found) and all(level.made for level in found)
+        if leaf in self.attached or (not created and self._may_have_been_published(leaf)):
+            self.attached[leaf] = found
+
+    def _may_have_been_published(self, oid: int) -> bool:
+        named = isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None
+        return named or not self._published_only or self._log.leaves.was_published(oid)
 
     def resolve_at_once(self, relation: Relation) -> Target | None:
         """The target for an open transaction: only if the catalog agrees, and without waiting for locks.

@@ -8,12 +8,13 @@ A manifest that exists is complete, durable and immutable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from ..change import Refusal, Truncation
 from ..position import Lsn
+from ..schema import Membership
 from .checksum import seal, unseal
 
 FORMAT = 1
@@ -62,6 +63,14 @@ class ManifestEntry:
     segments: tuple[Segment, ...] = ()
     truncations: tuple[Truncation, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    attached: Mapping[int, tuple[Membership, ...]] = field(default_factory=dict)
+    """partitions that may have changes from before their ATTACH, with their membership when they were decoded"""
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Oids of the partitions of its changes and truncations."""
+        emptied = (each.relation for each in self.truncations if each.relation is not None)
+        return frozenset((*(leaf for segment in self.segments for leaf in segment.leaves), *emptied))
 
     @property
     def rows(self) -> int:
@@ -129,7 +138,9 @@ def _table_to_json(cut: ManifestEntry) -> dict[str, Any]:
         "segments": [vars(segment) for segment in cut.segments],
         "truncations": [{**vars(t), "commit_lsn": str(t.commit_lsn)} for t in cut.truncations],
         "refusals": [{**vars(r), "commit_lsn": str(r.commit_lsn), "fields": dict(r.fields)} for r in cut.refusals],
-    }
+        **({"attached": {str(leaf): [vars(level) for level in cut.attached[leaf]] for leaf in cut.attached}}
+           if cut.attached else {}),
+    }  # fmt: skip
 
 
 def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
@@ -139,4 +150,8 @@ def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
         segments=tuple(Segment(**{**one, "leaves": tuple(one.get("leaves", ()))}) for one in data["segments"]),
         truncations=tuple(Truncation(**{**t, "commit_lsn": Lsn.parse(t["commit_lsn"])}) for t in data["truncations"]),
         refusals=tuple(Refusal(**{**r, "commit_lsn": Lsn.parse(r["commit_lsn"])}) for r in data["refusals"]),
+        attached={
+            int(leaf): tuple(Membership(**level) for level in levels)
+            for leaf, levels in data.get("attached", {}).items()
+        },
     )

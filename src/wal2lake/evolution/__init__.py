@@ -16,7 +16,7 @@ from .columns import (
     texts_differ,
     with_facts,
 )
-from .membership import Moved, doubted, in_doubt, moved, with_heaps, with_leaves
+from .membership import Moved, attached, doubted, in_doubt, later_members, moved, with_heaps, with_leaves
 
 __all__ = [
     "ColumnChanges",
@@ -24,12 +24,14 @@ __all__ = [
     "MasksLost",
     "Moved",
     "Unclear",
+    "attached",
     "changes",
     "doubted",
     "facts_differ",
     "follow",
     "in_doubt",
     "keyed_as",
+    "later_members",
     "moved",
     "numbered",
     "rekeyed",

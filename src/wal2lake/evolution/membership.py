@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ..schema import HeapFile, Membership, TableSchema
@@ -47,6 +47,26 @@ def moved(lake: TableSchema, source: TableSchema) -> Moved | None:
 def _new(heap: HeapFile, known: Container[int], above: Container[Membership]) -> bool:
     """Whether a partition is new and had no rows when it, or the level it came with, was attached."""
     return heap.oid not in known and (heap.empty or all(level.made or level in above for level in heap.levels))
+
+
+def attached(lake: TableSchema, source: TableSchema) -> frozenset[int]:
+    """Partitions of the source that are new to the lake table and came by an ATTACH, with rows or without."""
+    known = {heap.oid for heap in lake.heaps if heap.file}
+    new = {heap.oid: heap.levels for heap in source.heaps if heap.oid not in known}
+    return later_members(lake, new) if source.partitioned else frozenset()
+
+
+def later_members(lake: TableSchema, members: Mapping[int, tuple[Membership, ...]]) -> frozenset[int]:
+    """Partitions with a membership that the lake table does not know, so that they may have been others before."""
+    known = {heap.oid: heap.levels for heap in lake.heaps if heap.file}
+    above = {level for heap in lake.heaps for level in heap.levels}
+
+    def is_known(oid: int, levels: tuple[Membership, ...]) -> bool:
+        if oid in known:
+            return bool(levels) and levels == known[oid]
+        return bool(levels) and all(level.made or level in above for level in levels)
+
+    return frozenset(oid for oid, levels in members.items() if not is_known(oid, levels))
 
 
 def with_leaves(lake: TableSchema, leaves: Iterable[int]) -> TableSchema:

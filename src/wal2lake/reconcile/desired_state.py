@@ -153,6 +153,9 @@ class DesiredStateReader:
         lost = self._source.unpublished(mine)
         new = lost | (frozenset(resyncs) if self._published is None else frozenset())
         lost &= frozenset(followed)
+        if self._log.started:
+            # Changes may be decoded after their table became a partition.
+            self._log.leaves.note_published([schema.oid for schema in mine if not schema.partitioned])
         if wanted != self._published or lost or self._refused:
             self._refused = {**self._source.publish(mine), **unmasked}
             self._published = wanted

@@ -53,10 +53,12 @@ class LakeNames:
         return former
 
     def _make_room(self, table: TableRuntime, name: TableId, requested: bool) -> str | None:
-        """Make sure that a lake table's name is free, or held by a dropped table, whose id is returned.
+        """Make sure that a lake table's name is free, or held by a table that needs it no more, whose id is returned:
+        a dropped one, or one that was not mirrored for a while, and has another lake table.
 
-        A lake table whose source table is not mirrored any more is renamed to its present name. Raises TableRecreated
-        if nobody has `requested` to replace the rows of a dropped table, LakeNameTaken and ForeignTable.
+        Any other lake table whose source table is not mirrored any more is renamed to its present name.
+        Raises TableRecreated if nobody has `requested` to replace the rows of a dropped table, LakeNameTaken and
+        ForeignTable.
         """
         holder = self._lake.holder(name)
         if holder is None or holder == self._source.table_id(table.schema.oid):
@@ -71,6 +73,8 @@ class LakeNames:
             return holder
         now = self._source.names().get(oid, name)
         blocking = self._lake.holder(now)
+        if replaces and now != name and blocking == holder:
+            return holder
         if (
             now == name
             or self.naming.on_rename != "rename"

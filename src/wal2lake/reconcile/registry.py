@@ -190,9 +190,10 @@ class TableRegistry:
         if new is not None:
             self.wake(table)
 
-    def note_partitions(self, schemas: Iterable[TableSchema]) -> None:
+    def note_partitions(self, schemas: Collection[TableSchema]) -> None:
         """Record partitions in the change log: changes may be decoded after their partition was detached."""
         self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
+        self._log.leaves.note_published([s.oid for s in schemas if not s.partitioned])
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Record masks and filters in the change log before the first row: a rename or a DETACH may come with it."""

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field, replace
 from ..change import Truncation
 from ..changelog import ChangeLog, Manifest, ManifestEntry, Segment, refused
 from ..errors import CopyNeeded, Wal2LakeError
-from ..evolution import Incompatible, Unclear, follow, keyed_as, numbered, rekeyed, require_fillable, with_leaves
+from ..evolution import (
+    Incompatible,
+    Unclear,
+    follow,
+    keyed_as,
+    later_members,
+    numbered,
+    rekeyed,
+    require_fillable,
+    with_leaves,
+)
 from ..lake import Applied, Batch, copied, still_visible
 from ..position import ZERO, Lsn
 from ..reconcile import FOLLOW, Policy, unfollowed
@@ -75,6 +85,8 @@ class BatchPlan:
     """what can be applied; None: nothing, not even a position"""
     obstacle: Wal2LakeError | None
     """the error that comes after it, to be handled before more is applied"""
+    attached: bool = False
+    """what comes after it may be from before the ATTACH of its partition, which is to be exchanged first"""
 
 
 class _Obstacle(Exception):
@@ -132,6 +144,7 @@ def plan_batch(
     """
     gathered = _Gathered(applied.schema, applied.schema.version, until=exchanged)
     obstacle: Wal2LakeError | None = None
+    attached = False
     oid = applied.schema.oid
     for manifest in manifests:
         if manifest.number <= applied.manifest:
@@ -140,14 +153,14 @@ def plan_batch(
         straddles = manifest.from_lsn < applied.lsn
         beyond = exchanged is not None and manifest.to_lsn > exchanged.lsn
         visibility = still_visible(applied.visibility, manifest.from_lsn)
-        if cut is not None and exchanged is not None and beyond:
-            cut = _until(cut, exchanged.lsn, log)
         if cut is not None:
-            if gathered.full(cut, limit):
+            end = exchanged.lsn if exchanged is not None and beyond else None
+            cut = _part(cut, applied.lsn if straddles else None, visibility, end, log)
+            attached = _joined(applied.schema, cut, exchanged)
+            if attached or gathered.full(cut, limit):
                 break
             try:
-                rest = cut if not straddles else _rest(cut, applied.lsn, log)
-                _take(gathered, rest if visibility is None else _uncopied(rest, visibility, log), log, policy)
+                _take(gathered, cut, log, policy)
             except (_Obstacle, Incompatible, Unclear) as error:
                 obstacle = error.error if isinstance(error, _Obstacle) else unfollowed(applied.schema, error, policy)
                 break
@@ -168,7 +181,23 @@ def plan_batch(
         require_fillable(applied.schema, gathered.schema)
     except Incompatible as error:
         return BatchPlan(None, unfollowed(applied.schema, error, policy))
-    return BatchPlan(_batch(gathered, applied), obstacle)
+    return BatchPlan(_batch(gathered, applied), obstacle, attached)
+
+
+def _part(
+    cut: ManifestEntry, start: Lsn | None, visibility: Visibility | None, end: Lsn | None, log: LogView
+) -> ManifestEntry:  # fmt: skip
+    """A table's part of a manifest from one position to another, without what its copy includes."""
+    cut = cut if end is None else _until(cut, end, log)
+    cut = cut if start is None else _rest(cut, start, log)
+    return cut if visibility is None else _uncopied(cut, visibility, log)
+
+
+def _joined(lake: TableSchema, cut: ManifestEntry, exchanged: Until | None) -> bool:
+    """Whether changes are of partitions that the lake table does not know as such, and that may be older than that."""
+    left_out = exchanged.left_out if exchanged is not None else frozenset()
+    members = {leaf: cut.attached[leaf] for leaf in cut.partitions - left_out if leaf in cut.attached}
+    return bool(later_members(lake, members))
 
 
 def _rest(cut: ManifestEntry, lsn: Lsn, log: LogView) -> ManifestEntry:

@@ -14,7 +14,17 @@ from dataclasses import replace
 
 from ..changelog import Manifest
 from ..errors import CommitFailed, CopyNeeded, LakeInconsistent
-from ..evolution import Incompatible, Unclear, doubted, follow, moved, require_fillable, texts_differ, with_heaps
+from ..evolution import (
+    Incompatible,
+    Unclear,
+    attached,
+    doubted,
+    follow,
+    moved,
+    require_fillable,
+    texts_differ,
+    with_heaps,
+)
 from ..executor import Executor
 from ..lake import Applied, Exchange, LakeTables, exchange, of_partitions
 from ..position import ZERO, Lsn
@@ -65,7 +75,9 @@ class PartitionExchanges:
                 self._may_copy(described)
                 try:
                     keep = policy.keep_partitions
-                    until = Until(snapshot.lsn, _judged(applied.schema, described, keep).left_out)
+                    # Also of those without rows: changes that were captured may be from before their ATTACH.
+                    lake = doubted(applied.schema, described, attached(applied.schema, described))
+                    until = Until(snapshot.lsn, _judged(lake, described, keep).left_out)
                     # From here on the lake table lacks changes of these partitions, which must survive a crash.
                     unknown = doubted(applied.schema, described, until.left_out)
                     at = self._lake.evolve(applied, unknown, self._source.table_id(oid), self._epoch())
@@ -96,6 +108,9 @@ class PartitionExchanges:
             self._executor.sleep(_LOOK_SECONDS)
         while applied.lsn < until.lsn:
             planned = plan_batch(applied, self._manifests(oid), self._view, policy=policy, exchanged=until)
+            if planned.attached and (planned.batch is None or planned.batch.to_lsn == applied.lsn):
+                cause = "a partition was attached and detached again, and has changes of that time"
+                raise CopyNeeded(table=str(applied.schema.id), cause=cause)
             if planned.batch is None:
                 if planned.obstacle is not None:
                     raise planned.obstacle

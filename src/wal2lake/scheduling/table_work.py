@@ -260,6 +260,9 @@ class TableWork:
             if planned.batch is not None:
                 self._schema_changes.applying(table.schema.oid, planned.batch)
                 self._jobs.start(table, partial(self._apply, table.name, applied, planned.batch))
+            elif planned.attached:
+                self._schema_changes.exchanging(table.schema.oid)
+                self._jobs.start(table, partial(self._exchanges.work, applied, policy))
             elif planned.obstacle is not None:
                 self._fail(table, planned.obstacle)
 

@@ -202,10 +202,10 @@ def caught_up(state: CatchUp) -> LifecycleState:
     return Streaming(state.copy_requested, source=state.source)
 
 
-@_event("table work: a look at the catalog", _to(_CATCHUP, _CATCHUP, _STREAMING))
+@_event("table work: a look at the catalog", _to(CatchUp, CatchUp, Streaming))
 def partitions_moved(state: CatchUp | Streaming) -> LifecycleState:
     """the lake table lacks rows of partitions that moved without changes in the stream; they are to be exchanged"""
-    return state if isinstance(state, CatchUp) else CatchUp(state.copy_requested, state.failures)
+    return state if isinstance(state, CatchUp) else CatchUp(state.copy_requested, state.failures, source=state.source)
 
 
 # ---- position in the lake

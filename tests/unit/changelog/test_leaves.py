@@ -23,3 +23,14 @@ def test_what_is_known_is_not_written_again(storage: LogStorage) -> None:
     storage.delete("leaves.json")
     leaves.note({11: 1})
     assert not storage.names()
+
+
+def test_tables_that_were_published_are_remembered_after_they_became_partitions(storage: LogStorage) -> None:
+    storage.prepare()
+    writer, reader = Leaves(storage), Leaves(storage)
+    assert reader.was_published(11), "of a log that has no such file, any table may have been"
+    writer.note_published([])
+    assert not reader.was_published(11)
+    writer.note_published([11])
+    writer.note_published([12])
+    assert reader.was_published(11) and reader.was_published(12) and not reader.was_published(13)

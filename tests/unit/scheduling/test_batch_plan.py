@@ -7,7 +7,7 @@ from wal2lake.lake.model import Applied
 from wal2lake.position import Lsn
 from wal2lake.reconcile.change_policy import Policy
 from wal2lake.scheduling.batch_plan import BatchPlan, Limit, LogView, Until, plan_batch
-from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.schema import Column, HeapFile, Membership, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import LakeType
 from wal2lake.visibility import Visibility
 
@@ -304,3 +304,49 @@ def test_partitions_in_the_log_are_stored_before_their_changes_are_applied() -> 
     assert [heap.oid for heap in result.batch.schema.heaps] == [11]
     known = planned(100, 0, manifest(1, told), schema=result.batch.schema)
     assert known.batch is not None and known.batch.schema is None
+
+
+def member(oid: int, since: int, file: int = 1) -> HeapFile:
+    return HeapFile(oid, file, (Membership(oid, since),))
+
+
+def of_partition(number: int, leaf: int, **attached: tuple[Membership, ...]) -> Manifest:
+    part = replace(segment("a.parquet", schema=7), leaves=(leaf,))
+    return manifest(number, part, attached={int(oid[1:]): levels for oid, levels in attached.items()})
+
+
+def test_changes_that_may_be_older_than_the_attach_of_their_partition_wait_for_its_exchange() -> None:
+    lake = replace(PARTED, heaps=(member(11, 750), HeapFile(12, 0)))
+    known, again = (Membership(11, 750),), (Membership(11, 760),)
+    attached = (Membership(13, 760),)
+
+    def stops(manifest: Manifest, exchanged: Until | None = None) -> bool:
+        plan = planned(100, 0, manifest, schema=lake, exchanged=exchanged)
+        assert plan.obstacle is None
+        return plan.attached
+
+    assert not stops(of_partition(1, 11)), "it was never published by itself"
+    assert not stops(of_partition(1, 11, _11=known)), "the lake table has it since then"
+    assert stops(of_partition(1, 11, _11=again)), "it was attached again"
+    assert stops(of_partition(1, 11, _11=())), "it is no partition now"
+    assert stops(of_partition(1, 12, _12=(Membership(12, 760),))), "the lake table has changes of it, not its rows"
+    assert stops(of_partition(1, 13, _13=attached)), "the lake table does not know it"
+    assert not stops(of_partition(1, 13, _11=again)), "it has no changes"
+    assert not stops(of_partition(1, 13, _13=(Membership(13, 770, made=True),))), "it had no rows before"
+    assert not stops(of_partition(1, 13, _13=attached), Until(Lsn(200), frozenset({13}))), "they are left out"
+    emptied = manifest(1, truncations=(Truncation(Lsn(150), 0, 13),), attached={13: attached})
+    assert stops(emptied), "a truncation is a change, too"
+
+
+def test_what_comes_before_such_changes_is_applied_first() -> None:
+    lake = replace(PARTED, heaps=(member(11, 750),))
+    plan = planned(100, 0, of_partition(1, 11), of_partition(2, 13, _13=(Membership(13, 760),)), schema=lake)
+    assert plan.attached and plan.batch is not None
+    assert (plan.batch.to_manifest, plan.batch.to_lsn) == (1, Lsn(200))
+
+
+def test_a_manifest_remembers_memberships() -> None:
+    written = of_partition(1, 13, _13=(Membership(13, 760), Membership(6, 700, made=True)))
+    read = Manifest.from_json(written.to_json()).tables[7]
+    assert read.attached == written.tables[7].attached and [level.made for level in read.attached[13]] == [False, True]
+    assert "attached" not in of_partition(1, 13).to_json()
