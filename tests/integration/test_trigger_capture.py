@@ -103,6 +103,23 @@ def test_copy(lane: Lane) -> None:
     equal(lane)
 
 
+def test_the_rows_of_a_statement_have_one_number_and_a_truncation_has_its_place(lane: Lane) -> None:
+    lane.database.execute("UPDATE t SET v = 'a'; INSERT INTO t SELECT generate_series(100, 199)")
+    lane.database.execute("TRUNCATE t; INSERT INTO t SELECT generate_series(200, 299)")
+    buffer = f"wal2lake_changes.changes_{next(iter(lane.rows))}"
+    kinds = "string_agg(DISTINCT op::text, '' ORDER BY op::text)"
+    numbered = lane.database.rows(f"SELECT {kinds} FROM {buffer} GROUP BY id ORDER BY id")
+    assert numbered == [("DI",), ("I",), ("T",), ("I",)]
+    equal(lane)
+
+
+def test_columns_with_names_that_the_function_uses_itself(make: Callable[..., Lane]) -> None:
+    lane = make("CREATE TABLE t (n int, number int, xid int, wal2lake int, id int, op text, c0 int, wal2lake_new int)")
+    lane.database.execute("INSERT INTO t SELECT 1, 2, 3, 4, 5, '6', 7, i FROM generate_series(1, 5) AS i")
+    lane.database.execute("UPDATE t SET wal2lake = number, n = xid WHERE wal2lake_new > 2")
+    equal(lane)
+
+
 def test_a_trigger_that_changes_the_row_once_more(make: Callable[..., Lane]) -> None:
     """Its statement ends, and is recorded, before the one that it is part of."""
     lane = make(
