@@ -6,12 +6,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from decoding import KINDS
+from decoding import KINDS, Source
 from servers import Database, can_declare, server_major
 from trigger_lanes import Lane
 from wal2lake.errors import OtherInstallation, SourceRefused
@@ -169,6 +170,36 @@ def test_values_of_each_type(make: Callable[..., Lane]) -> None:
         lane.database.execute(f"INSERT INTO {name} VALUES {rows}")
         lane.database.execute(f"UPDATE {name} SET id = id + 100 WHERE id % 2 = 0; DELETE FROM {name} WHERE id = 1")
     equal(lane, *kinds)
+
+
+def test_values_in_binary_form_are_those_of_the_text(make: Callable[..., Lane]) -> None:
+    """Also those that are NULL, in rows that were inserted, updated and deleted, beside a truncation."""
+    kinds = [
+        "boolean", "int2", "int4", "int8", "float4", "float8", "text", "char(5)", "name", "bytea", "date", "timestamp",
+        "timestamptz", "jsonb", "uuid", "json", "numeric(12,2)",
+    ]  # fmt: skip
+    given = {**KINDS, "numeric(12,2)": ["-9999999999.99", "0.01", "0"]}
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
+    lane = make(f"CREATE TABLE t (id int, {columns})")
+    lane.database.execute("INSERT INTO t VALUES (-1); TRUNCATE t; INSERT INTO t VALUES (0), (1)")
+    for number, kind in enumerate(kinds):
+        for value in given[kind]:
+            lane.database.execute(f"INSERT INTO t (id, c{number}) VALUES (2, ({value})::{kind})")
+            lane.database.execute(f"UPDATE t SET c{number} = ({value})::{kind} WHERE id = 1")
+    lane.database.execute("DELETE FROM t WHERE id = 0")
+    cuts = []
+    with closing(psycopg.connect(lane.database.dsn, autocommit=True)) as connection:
+        source = Source(connection)
+        for decoder in (source.decoder, source.binary_decoder):
+            with lane.open(decoder is source.binary_decoder) as stream:
+                assert lane.drain(stream, acknowledge=False, apply=False)
+                decoder.feed(lane.found)
+                cuts.append(decoder.cut())
+    text, binary = cuts
+    (one,), (other,) = text.tables, binary.tables
+    other.batch.validate(full=True)
+    assert one.batch.drop_columns(["_commit_lsn"]) == other.batch.drop_columns(["_commit_lsn"])
+    assert text.refusals == binary.refusals == {} and len(text.truncations) == len(binary.truncations) == 1
 
 
 def test_types_that_users_made_can_be_altered_and_dropped(make: Callable[..., Lane]) -> None:
