@@ -148,7 +148,9 @@ def pgbench_mix(transactions: int, scale: int = 10, clients: int = 4) -> Load:
         ground.connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
     def write(ground: Ground) -> None:
-        run_pgbench(ground, "--client", str(clients), "--transactions", str(each), "--no-vacuum", "--protocol", "prepared")
+        run_pgbench(
+            ground, "--client", str(clients), "--transactions", str(each), "--no-vacuum", "--protocol", "prepared"
+        )
 
     tables = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
     name = f"pgbench's mix: {total:,} transactions of 4 changes, scale {scale}"

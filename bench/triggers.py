@@ -1,4 +1,4 @@
-"""What capture by triggers costs the source, beside row-level triggers and no triggers, and how fast buffers are drained.
+"""What capture by triggers costs the source, beside row-level triggers and none, and how fast buffers are drained.
 
 Times of statements are those in which the server process did not wait for a processor, so that they say the same on a
 busy machine; with them go the times on the clock, which do not.
@@ -67,6 +67,10 @@ class Clients:
     p95_ms: float
 
 
+Bulk = dict[str, dict[str, dict[str, Any]]]
+Runs = dict[str, list[Clients]]
+
+
 def measure(options: Options) -> Section:
     rows = options.rows(100_000)
     with prepared() as ground:
@@ -96,7 +100,7 @@ def _tables(ground: Ground) -> TriggerLane:
     return TriggerLane(ground, ground.directory / "lane", TABLES[OURS])
 
 
-def _bulk(ground: Ground, lane: TriggerLane, rows: int, repeat: int) -> dict[str, Any]:
+def _bulk(ground: Ground, lane: TriggerLane, rows: int, repeat: int) -> Bulk:
     """Seconds of each statement by kind of trigger: those in which it did not wait for a processor, and all."""
     own: dict[tuple[str, str], list[float]] = {}
     clock: dict[tuple[str, str], list[float]] = {}
@@ -136,19 +140,17 @@ def _require_sum(ground: Ground, buffer: str, table: str) -> None:
         require_equal(f"rows of {table} that are {what} in its buffer", found, 0)
 
 
-def _single(ground: Ground, lane: TriggerLane, options: Options) -> dict[str, list[Clients]]:
+def _single(ground: Ground, lane: TriggerLane, options: Options) -> Runs:
     """Single-row updates of some clients, with triggers and without."""
     _empty(ground, lane)
     for kind in (NONE, OURS):
         ground.connection.execute(STATEMENTS["INSERT"].format(TABLES[kind], rows=100_000).encode())
-    found: dict[str, list[Clients]] = {NONE: [], OURS: []}
+    found: Runs = {NONE: [], OURS: []}
     for turn in range(options.repeat):
         for kind in (NONE, OURS)[:: 1 if turn % 2 else -1]:
             ground.connection.execute(f"TRUNCATE {lane.buffer(TABLES[OURS])}".encode())
             ground.settle()
-            script = (
-                f"\\set id random(1, 100000)\nUPDATE {TABLES[kind]} SET quantity = quantity + 1 WHERE id = :id;\n"
-            )
+            script = f"\\set id random(1, 100000)\nUPDATE {TABLES[kind]} SET quantity = quantity + 1 WHERE id = :id;\n"
             found[kind].append(_pgbench(ground, options.seconds_of(_SECONDS), script))
     return found
 
@@ -173,14 +175,14 @@ def _pgbench(ground: Ground, seconds: float, script: str | None = None) -> Clien
 # ---- a slot beside the load
 
 
-def _beside_a_slot(ground: Ground, options: Options) -> dict[str, list[Clients]]:
+def _beside_a_slot(ground: Ground, options: Options) -> Runs:
     """pgbench's own mix with the replication stream captured, and with no slot."""
     run_pgbench(ground, "--initialize", "--scale", "10", "--quiet")
     connection = ground.connection
     connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
     tables = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
     connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {', '.join(tables)}".encode())
-    found: dict[str, list[Clients]] = {NONE: [], OURS: []}
+    found: Runs = {NONE: [], OURS: []}
     for turn in range(options.repeat):
         for kind in (NONE, OURS)[:: 1 if turn % 2 else -1]:
             ground.settle()
@@ -249,64 +251,17 @@ def _drains(record: Recorded, repeat: int) -> dict[str, Any]:
 
 # ---- what is shown
 
+Shown = tuple[list[Ratio], list[tuple[str, ...]]]
 
-def _section(
-    rows: int, bulk: dict[str, Any], single: dict[str, list[Clients]], beside: dict[str, list[Clients]],
-    drains: dict[str, Any],
-) -> Section:  # fmt: skip
-    ratios: list[Ratio] = []
-    table: list[tuple[str, ...]] = []
-    for name, each in bulk.items():
-        more = {kind: (each[kind]["seconds"] - each[NONE]["seconds"]) / rows * 1e6 for kind in (OURS, ROWS)}
-        clock = {kind: (each[kind]["clock"] - each[NONE]["clock"]) / rows * 1e6 for kind in (OURS, ROWS)}
-        load = f"{name} of {rows:,} rows"
-        ratios += [
-            Ratio("triggers, cost of a row", load, "µs", more[OURS], "", None, more[OURS], MOST_US_PER_ROW, at_most=True),
-            Ratio(
-                "triggers, cost of a row", load, "µs", more[OURS], "row-level trigger", more[ROWS],
-                more[OURS] / more[ROWS], MOST_OF_ROW_LEVEL, at_most=True,
-            ),
-        ]  # fmt: skip
-        table.append(
-            (
-                load, f"{each[NONE]['seconds'] / rows * 1e6:.2f} µs a row",
-                f"+{more[OURS]:.2f} µs ({clock[OURS]:+.2f} on the clock)",
-                f"+{more[ROWS]:.2f} µs ({clock[ROWS]:+.2f} on the clock)", f"{more[OURS] / more[ROWS]:.2f}",
-            )
-        )  # fmt: skip
-    for load, runs, least, most in (
-        (f"single-row updates, {CLIENTS} clients", single, LEAST_THROUGHPUT, MOST_P95),
-        (f"pgbench's mix, {CLIENTS} clients, the slot captured on the same cores", beside, LEAST_BESIDE_A_SLOT, None),
-    ):
-        tps = {kind: median(run.tps for run in some) for kind, some in runs.items()}
-        p95 = {kind: median(run.p95_ms for run in some) for kind, some in runs.items()}
-        figure = "triggers" if runs is single else "a slot"
-        ratios.append(
-            Ratio(
-                f"{figure}, throughput", load, "transactions/s", tps[OURS], f"without {figure}", tps[NONE],
-                tps[OURS] / tps[NONE], least,
-            )
-        )  # fmt: skip
-        if most is not None:
-            ratios.append(
-                Ratio(
-                    f"{figure}, p95", load, "ms", p95[OURS], f"without {figure}", p95[NONE], p95[OURS] / p95[NONE],
-                    most, at_most=True,
-                )
-            )  # fmt: skip
-        table.append(
-            (
-                load, f"{tps[NONE]:,.0f}/s, p95 {p95[NONE]:.2f} ms", f"{tps[OURS]:,.0f}/s, p95 {p95[OURS]:.2f} ms", "",
-                f"{tps[OURS] / tps[NONE]:.2f}, p95 {p95[OURS] / p95[NONE]:.2f}",
-            )
-        )  # fmt: skip
-    rate, peer = (drains["rows"] / drains[key] for key in ("seconds", "peer"))
-    load = f"{drains['rows']:,} buffered rows"
-    ratios += [
-        Ratio("drain", load, "rows/s", rate, "", None, rate, LEAST_DRAINED),
-        Ratio("drain", load, "rows/s", rate, "replication stream", peer, rate / peer),
+
+def _section(rows: int, bulk: Bulk, single: Runs, beside: Runs, drains: dict[str, Any]) -> Section:
+    busy = "pgbench's mix, {} clients, the slot captured on the same cores"
+    parts = [
+        *(_of_statement(f"{name} of {rows:,} rows", rows, each) for name, each in bulk.items()),
+        _of_clients("triggers", f"single-row updates, {CLIENTS} clients", single, LEAST_THROUGHPUT, MOST_P95),
+        _of_clients("a slot", busy.format(CLIENTS), beside, LEAST_BESIDE_A_SLOT, None),
+        _of_drains(drains),
     ]
-    table.append((f"drain of {load}", "", f"{rate:,.0f} rows/s", "", f"{rate / peer:.2f} of the replication stream"))
     notes = [
         "bulk statements: the time in which the server process did not wait for a processor, medians",
         "single-row updates: the buffer is not drained meanwhile",
@@ -317,12 +272,51 @@ def _section(
         name="triggers",
         title="Capture by triggers: what it costs the source, and drains",
         header=("load", "without", "wal2lake", "row-level trigger", "ratio"),
-        rows=tuple(table),
+        rows=tuple(row for _, some in parts for row in some),
         notes=tuple(notes),
         figures={
             "bulk": bulk, "drains": drains,
             "single": {kind: [asdict(run) for run in some] for kind, some in single.items()},
             "beside_a_slot": {kind: [asdict(run) for run in some] for kind, some in beside.items()},
         },
-        ratios=tuple(ratios),
+        ratios=tuple(ratio for some, _ in parts for ratio in some),
     )  # fmt: skip
+
+
+def _of_statement(load: str, rows: int, each: dict[str, dict[str, Any]]) -> Shown:
+    def more(what: str, kind: str) -> float:
+        return float(each[kind][what] - each[NONE][what]) / rows * 1e6
+
+    ours, by_row = more("seconds", OURS), more("seconds", ROWS)
+    figure = "triggers, cost of a row"
+    ratios = [
+        Ratio(figure, load, "µs", ours, "", None, ours, MOST_US_PER_ROW, at_most=True),
+        Ratio(figure, load, "µs", ours, "row-level trigger", by_row, ours / by_row, MOST_OF_ROW_LEVEL, at_most=True),
+    ]
+    row = (
+        load, f"{each[NONE]['seconds'] / rows * 1e6:.2f} µs a row",
+        f"+{ours:.2f} µs ({more('clock', OURS):+.2f} on the clock)",
+        f"+{by_row:.2f} µs ({more('clock', ROWS):+.2f} on the clock)", f"{ours / by_row:.2f}",
+    )  # fmt: skip
+    return ratios, [row]
+
+
+def _of_clients(figure: str, load: str, runs: Runs, least: float, most: float | None) -> Shown:
+    tps = {kind: median(run.tps for run in some) for kind, some in runs.items()}
+    p95 = {kind: median(run.p95_ms for run in some) for kind, some in runs.items()}
+    faster, longer, peer = tps[OURS] / tps[NONE], p95[OURS] / p95[NONE], f"without {figure}"
+    ratios = [Ratio(f"{figure}, throughput", load, "transactions/s", tps[OURS], peer, tps[NONE], faster, least)]
+    if most is not None:
+        ratios.append(Ratio(f"{figure}, p95", load, "ms", p95[OURS], peer, p95[NONE], longer, most, at_most=True))
+    told = {kind: f"{tps[kind]:,.0f}/s, p95 {p95[kind]:.2f} ms" for kind in runs}
+    return ratios, [(load, told[NONE], told[OURS], "", f"{faster:.2f}, p95 {longer:.2f}")]
+
+
+def _of_drains(drains: dict[str, Any]) -> Shown:
+    rate, peer = (drains["rows"] / drains[key] for key in ("seconds", "peer"))
+    load = f"{drains['rows']:,} buffered rows"
+    ratios = [
+        Ratio("drain", load, "rows/s", rate, "", None, rate, LEAST_DRAINED),
+        Ratio("drain", load, "rows/s", rate, "replication stream", peer, rate / peer),
+    ]
+    return ratios, [(f"drain of {load}", "", f"{rate:,.0f} rows/s", "", f"{rate / peer:.2f} of the stream")]

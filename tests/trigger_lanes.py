@@ -58,7 +58,9 @@ class Lane:
         def refresh(conn: Connection) -> None:
             follow_columns(conn, self.source.slot_name, self.config.tables_of(group))
 
-        return TriggerStream(self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh, binary)
+        return TriggerStream(
+            self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh, binary
+        )
 
     def drain(self, stream: TriggerStream, acknowledge: bool = True, apply: bool = True) -> bool:
         """One drain, if anything has come; then all that the rows say is what its snapshot sees.

@@ -456,6 +456,18 @@ def test_a_copy_is_at_the_position_of_its_drain(lane: Lane) -> None:
         writer.join()
 
 
+def test_a_buffer_that_is_emptied_behind_the_drains_does_not_grow(lane: Lane) -> None:
+    buffer = f"wal2lake_changes.changes_{next(iter(lane.rows))}"
+    sizes = []
+    with lane.open() as stream:
+        for _ in range(6):
+            lane.database.execute("INSERT INTO t SELECT 1000 + i, 'grows' FROM generate_series(1, 8000) AS i")
+            lane.database.execute("UPDATE t SET v = 'again' WHERE id > 1000; DELETE FROM t WHERE id > 1000")
+            assert lane.drain(stream, apply=False)
+            sizes.append(lane.database.value(f"SELECT pg_total_relation_size('{buffer}')::int8"))
+    assert max(sizes) <= 2.5 * sizes[0], sizes
+
+
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_writers_beside_drains_and_crashes(make: Callable[..., Lane], seed: int) -> None:
     lane = make(

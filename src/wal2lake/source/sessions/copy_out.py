@@ -1,4 +1,4 @@
-"""Rows of COPY TO STDOUT (FORMAT binary), in portions of one buffer each: a row costs less than an object of its own."""
+"""Rows of COPY TO STDOUT (FORMAT binary), in portions of one buffer each, without an object for each row."""
 
 from __future__ import annotations
 

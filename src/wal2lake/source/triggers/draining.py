@@ -106,7 +106,9 @@ def _rows(conn: Connection, filled: Filled, last: Snapshot | None, binary: bool)
         f", c{number}" if binary or column.as_text else f", {column.text(f'c{number}')}"
         for number, column in enumerate(buffer.columns)
     )
-    heads = " ".join(f"WHEN '{kind}' THEN '\\x{tuples.head(kind, buffer.relid, count).hex()}'::bytea" for kind in "IDTX")
+    heads = " ".join(
+        f"WHEN '{kind}' THEN '\\x{tuples.head(kind, buffer.relid, count).hex()}'::bytea" for kind in "IDTX"
+    )
     order = " ORDER BY id" if filled.ordered else ""
     statement = (
         f"COPY (SELECT CASE op {heads} END{values} FROM {buffer.name} WHERE {_unseen(last)}{order})"

@@ -82,8 +82,7 @@ class Rows:
         if null.any():
             # A NULL is its kind alone: its length is left out.
             nulls = null.ravel()
-            before = np.cumsum(nulls) - nulls
-            to -= 4 * before
+            to -= 4 * (np.cumsum(nulls) - nulls)
             kept = np.ones(len(data), np.bool_)
             without = places.ravel()[nulls] - begin
             for byte in range(4):
