@@ -124,29 +124,33 @@ def single_row_updates(times: int) -> Load:
     return Load(f"{times:,} single-row update transactions", {"orders": times}, times, before, write)
 
 
+def run_pgbench(ground: Ground, *arguments: str, waiting: bool = False) -> None:
+    """`waiting`: a commit waits until it is on disk."""
+    command = [
+        str(find_binaries() / "pgbench"), "--host", HOST, "--port", str(ground.server.port),
+        "--username", SUPERUSER, *arguments, DATABASE,
+    ]  # fmt: skip
+    environment = {**os.environ, "PGPASSWORD": ground.server.password}
+    if not waiting:
+        environment["PGOPTIONS"] = "-c synchronous_commit=off"
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"pgbench failed: {done.stderr.strip()}")
+
+
 def pgbench_mix(transactions: int, scale: int = 10, clients: int = 4) -> Load:
     """TPC-B as pgbench plays it: three updates and an insert into a table without a key, each."""
     each = -(-transactions // clients)
     total = each * clients
 
-    def run(ground: Ground, *arguments: str) -> None:
-        command = [
-            str(find_binaries() / "pgbench"), "--host", HOST, "--port", str(ground.server.port),
-            "--username", SUPERUSER, *arguments, DATABASE,
-        ]  # fmt: skip
-        environment = {
-            **os.environ, "PGPASSWORD": ground.server.password, "PGOPTIONS": "-c synchronous_commit=off",
-        }  # fmt: skip
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"pgbench failed: {done.stderr.strip()}")
-
     def before(ground: Ground) -> None:
-        run(ground, "--initialize", "--scale", str(scale), "--quiet")
+        run_pgbench(ground, "--initialize", "--scale", str(scale), "--quiet")
         ground.connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
     def write(ground: Ground) -> None:
-        run(ground, "--client", str(clients), "--transactions", str(each), "--no-vacuum", "--protocol", "prepared")
+        run_pgbench(
+            ground, "--client", str(clients), "--transactions", str(each), "--no-vacuum", "--protocol", "prepared"
+        )
 
     tables = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
     name = f"pgbench's mix: {total:,} transactions of 4 changes, scale {scale}"

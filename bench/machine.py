@@ -52,6 +52,14 @@ def cpu_seconds(pid: int | None, *, reaped: bool = False) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def waited_seconds(pid: int) -> float | None:
+    """Time that a process was ready to run and had to wait for a processor; None where the system doesn't tell."""
+    try:
+        return int((_PROC / str(pid) / "schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def share(before: float | None, after: float | None, seconds: float) -> float | None:
     """Cores in use between two readings of `cpu_seconds`."""
     return None if before is None or after is None else (after - before) / seconds

@@ -42,6 +42,7 @@ class Part:
 PARTS = (
     Part("capture", "capture"),
     Part("polling", "polling"),
+    Part("triggers", "triggers"),
     Part("transaction-size", "transaction_size"),
     Part("debezium", "debezium"),
     Part("memory", "memory"),

@@ -37,6 +37,8 @@ class Lane:
         self.marks: list[int] = []
         """tables that have to be re-copied"""
         self.token: str | None = None
+        self.found: list[bytes] = []
+        """the messages of the last drain"""
         self.position = Lsn(0)
         self._at: list[tuple[Lsn, dict[int, Counter[Row]]]] = []
 
@@ -50,16 +52,21 @@ class Lane:
             for schema in schemas:
                 self.rows[schema.oid] = contents(conn, str(schema.oid))
 
-    def open(self) -> TriggerStream:
+    def open(self, binary: bool = False) -> TriggerStream:
         group = self.config.groups[0]
 
         def refresh(conn: Connection) -> None:
             follow_columns(conn, self.source.slot_name, self.config.tables_of(group))
 
-        return TriggerStream(self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh)
+        return TriggerStream(
+            self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh, binary
+        )
 
-    def drain(self, stream: TriggerStream, acknowledge: bool = True) -> bool:
-        """One drain, if anything has come; then all that the rows say is what its snapshot sees."""
+    def drain(self, stream: TriggerStream, acknowledge: bool = True, apply: bool = True) -> bool:
+        """One drain, if anything has come; then all that the rows say is what its snapshot sees.
+
+        Without `apply` its messages are only kept.
+        """
         stream.ask()
         found: list[bytes] = list(stream.read(0))
         if not found:
@@ -67,7 +74,9 @@ class Lane:
         while found[-1][25:26] != b"C":
             found.extend(stream.read(1))
         stream.read(0)
-        self._apply(found)
+        self.found = found
+        if apply:
+            self._apply(found)
         _, _, end, _ = struct.unpack(">Bqqq", found[-1][26:51])
         assert end > self.position
         self._at.append((Lsn(end), {oid: Counter(rows) for oid, rows in self.rows.items()}))

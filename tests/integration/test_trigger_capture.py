@@ -6,12 +6,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from decoding import KINDS
+from decoding import KINDS, Source
 from servers import Database, can_declare, server_major
 from trigger_lanes import Lane
 from wal2lake.errors import OtherInstallation, SourceRefused
@@ -103,6 +104,23 @@ def test_copy(lane: Lane) -> None:
     equal(lane)
 
 
+def test_the_rows_of_a_statement_have_one_number_and_a_truncation_has_its_place(lane: Lane) -> None:
+    lane.database.execute("UPDATE t SET v = 'a'; INSERT INTO t SELECT generate_series(100, 199)")
+    lane.database.execute("TRUNCATE t; INSERT INTO t SELECT generate_series(200, 299)")
+    buffer = f"wal2lake_changes.changes_{next(iter(lane.rows))}"
+    kinds = "string_agg(DISTINCT op::text, '' ORDER BY op::text)"
+    numbered = lane.database.rows(f"SELECT {kinds} FROM {buffer} GROUP BY id ORDER BY id")
+    assert numbered == [("DI",), ("I",), ("T",), ("I",)]
+    equal(lane)
+
+
+def test_columns_with_names_that_the_function_uses_itself(make: Callable[..., Lane]) -> None:
+    lane = make("CREATE TABLE t (n int, number int, xid int, wal2lake int, id int, op text, c0 int, wal2lake_new int)")
+    lane.database.execute("INSERT INTO t SELECT 1, 2, 3, 4, 5, '6', 7, i FROM generate_series(1, 5) AS i")
+    lane.database.execute("UPDATE t SET wal2lake = number, n = xid WHERE wal2lake_new > 2")
+    equal(lane)
+
+
 def test_a_trigger_that_changes_the_row_once_more(make: Callable[..., Lane]) -> None:
     """Its statement ends, and is recorded, before the one that it is part of."""
     lane = make(
@@ -152,6 +170,36 @@ def test_values_of_each_type(make: Callable[..., Lane]) -> None:
         lane.database.execute(f"INSERT INTO {name} VALUES {rows}")
         lane.database.execute(f"UPDATE {name} SET id = id + 100 WHERE id % 2 = 0; DELETE FROM {name} WHERE id = 1")
     equal(lane, *kinds)
+
+
+def test_values_in_binary_form_are_those_of_the_text(make: Callable[..., Lane]) -> None:
+    """Also those that are NULL, in rows that were inserted, updated and deleted, beside a truncation."""
+    kinds = [
+        "boolean", "int2", "int4", "int8", "float4", "float8", "text", "char(5)", "name", "bytea", "date", "timestamp",
+        "timestamptz", "jsonb", "uuid", "json", "numeric(12,2)",
+    ]  # fmt: skip
+    given = {**KINDS, "numeric(12,2)": ["-9999999999.99", "0.01", "0"]}
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
+    lane = make(f"CREATE TABLE t (id int, {columns})")
+    lane.database.execute("INSERT INTO t VALUES (-1); TRUNCATE t; INSERT INTO t VALUES (0), (1)")
+    for number, kind in enumerate(kinds):
+        for value in given[kind]:
+            lane.database.execute(f"INSERT INTO t (id, c{number}) VALUES (2, ({value})::{kind})")
+            lane.database.execute(f"UPDATE t SET c{number} = ({value})::{kind} WHERE id = 1")
+    lane.database.execute("DELETE FROM t WHERE id = 0")
+    cuts = []
+    with closing(psycopg.connect(lane.database.dsn, autocommit=True)) as connection:
+        source = Source(connection)
+        for decoder in (source.decoder, source.binary_decoder):
+            with lane.open(decoder is source.binary_decoder) as stream:
+                assert lane.drain(stream, acknowledge=False, apply=False)
+                decoder.feed(lane.found)
+                cuts.append(decoder.cut())
+    text, binary = cuts
+    (one,), (other,) = text.tables, binary.tables
+    other.batch.validate(full=True)
+    assert one.batch.drop_columns(["_commit_lsn"]) == other.batch.drop_columns(["_commit_lsn"])
+    assert text.refusals == binary.refusals == {} and len(text.truncations) == len(binary.truncations) == 1
 
 
 def test_types_that_users_made_can_be_altered_and_dropped(make: Callable[..., Lane]) -> None:
@@ -406,6 +454,18 @@ def test_a_copy_is_at_the_position_of_its_drain(lane: Lane) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_buffer_that_is_emptied_behind_the_drains_does_not_grow(lane: Lane) -> None:
+    buffer = f"wal2lake_changes.changes_{next(iter(lane.rows))}"
+    sizes = []
+    with lane.open() as stream:
+        for _ in range(6):
+            lane.database.execute("INSERT INTO t SELECT 1000 + i, 'grows' FROM generate_series(1, 8000) AS i")
+            lane.database.execute("UPDATE t SET v = 'again' WHERE id > 1000; DELETE FROM t WHERE id > 1000")
+            assert lane.drain(stream, apply=False)
+            sizes.append(lane.database.value(f"SELECT pg_total_relation_size('{buffer}')::int8"))
+    assert max(sizes) <= 2.5 * sizes[0], sizes
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -29,11 +29,12 @@ from ..source.publishing import (
     publication_exists,
     published_types,
     slot_info,
+    slot_name,
     timeline_left_at,
     timeline_left_at_through_sql,
 )
 from ..source.streaming import StreamTimeouts, open_stream
-from ..source.triggers import TriggerStream, lane_info
+from ..source.triggers import TriggerStream, buffered_types, lane_info
 from ..state.postgres import logged_in
 
 
@@ -64,7 +65,11 @@ def _triggers(config: Config, group: GroupConfig) -> CaptureSource:
     def open_stream(request: StreamRequest) -> TriggerStream:
         log = ChangeLog(storage_for(config.changelog_path), group.name)
         follow = partial(follow_columns, lane=request.slot, settings=settings)
-        streams[:] = [TriggerStream(config.source, group.name, request.slot, request.start, log.token(), follow)]
+        streams[:] = [
+            TriggerStream(
+                config.source, group.name, request.slot, request.start, log.token(), follow, request.binary
+            )
+        ]  # fmt: skip
         return streams[0]
 
     def token(lsn: Lsn) -> str | None:
@@ -83,7 +88,7 @@ class PostgresControl:
 
     def __init__(self, source: SourceConfig, group: str, polls: bool = False) -> None:
         """`polls`: there may be no replication connection."""
-        self._source, self._polls = source, polls
+        self._source, self._group, self._polls = source, group, polls
         self._conn = connect(source, group)
 
     def facts(self) -> ServerFacts:
@@ -136,4 +141,5 @@ class TriggerControl(PostgresControl):
         return True
 
     def published_types(self, name: str) -> Sequence[tuple[int, int]]:  # noqa: ARG002 - the contract
-        return ()
+        """Those of the columns that the buffers have."""
+        return buffered_types(self._conn, slot_name(self._group, self._conn.info.dbname))

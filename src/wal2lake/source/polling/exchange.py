@@ -35,10 +35,9 @@ class Exchange:
         self.copied = 0
         """rows of the COPY so far"""
         self._copying = False
-        self._views: list[memoryview] = []
+        # In one buffer: an object for each row would cost more than all else that is done with it.
+        self._data = bytearray()
         self._lengths: list[int] = []
-        self.size = 0
-        """bytes of the COPY that have not been taken"""
         with explained():
             pgconn.send_query(statement.encode())
 
@@ -58,22 +57,21 @@ class Exchange:
 
     def _gather_rows(self, most: int) -> bool:
         """Take in rows of the COPY; whether it has ended."""
-        get, keep, note = self._pgconn.get_copy_data, self._views.append, self._lengths.append
-        while self.size < most:
-            length, data = get(1)
+        get, data, note = self._pgconn.get_copy_data, self._data, self._lengths.append
+        while len(data) < most:
+            length, row = get(1)
             if length <= 0:
                 if length < 0:
                     self._copying = False
                 return length < 0
             if not self.copied:
                 # The first row comes with the header of the file.
-                data = data[_FILE_HEADER:]
+                row = row[_FILE_HEADER:]
                 length -= _FILE_HEADER
             if length == _TRAILER_BYTES:
                 continue
             self.copied += 1
-            self.size += length
-            keep(data)
+            data += row
             note(length)
         return False
 
@@ -90,6 +88,11 @@ class Exchange:
             raise Refused(said(result))
 
     @property
+    def size(self) -> int:
+        """Bytes of the COPY that have not been taken."""
+        return len(self._data)
+
+    @property
     def pending(self) -> int:
         """Rows of the COPY that have not been taken."""
         return len(self._lengths)
@@ -101,9 +104,8 @@ class Exchange:
         """
         if not self._lengths:
             return Messages.of([])
-        data = np.frombuffer(bytearray().join(self._views), np.uint8)
-        lengths = np.array(self._lengths, np.int64)
-        self._views, self._lengths, self.size = [], [], 0
+        data, lengths = np.frombuffer(self._data, np.uint8), np.array(self._lengths, np.int64)
+        self._data, self._lengths = bytearray(), []
         start = np.cumsum(lengths) - lengths
         data[start] = _XLOG_DATA
         for byte in range(8):

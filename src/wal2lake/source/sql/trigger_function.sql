@@ -1,7 +1,13 @@
 -- One statement's rows into the buffer. A row is copied only if the table still has the columns that the buffer was made
 -- for; otherwise a mark (X) says that the table has to be re-copied, and the writer goes on. Under a snapshot of the
 -- whole transaction the catalog may be older than the rows, so names and types are compared with the rows themselves.
+-- All rows of a statement have one number, which is drawn once: truncations alone have a place among statements. The
+-- variables are qualified, because the table may have columns of any name.
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {settings} AS $capture$
+<<wal2lake>>
+DECLARE
+    xid xid8;
+    number bigint;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
         INSERT INTO {buffer} (op) VALUES ({truncated});
@@ -35,11 +41,15 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
+    wal2lake.xid := pg_current_xact_id();
+    wal2lake.number := nextval({numbers});
     IF TG_OP <> 'INSERT' THEN
-        INSERT INTO {buffer} (op, {into}) SELECT 'D', {values} FROM wal2lake_old n;
+        INSERT INTO {buffer} (id, xid, {into}op) OVERRIDING SYSTEM VALUE
+        SELECT wal2lake.number, wal2lake.xid, {values}'D' FROM wal2lake_old n;
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        INSERT INTO {buffer} (op, {into}) SELECT 'I', {values} FROM wal2lake_new n;
+        INSERT INTO {buffer} (id, xid, {into}op) OVERRIDING SYSTEM VALUE
+        SELECT wal2lake.number, wal2lake.xid, {values}'I' FROM wal2lake_new n;
     END IF;
     RETURN NULL;
 END

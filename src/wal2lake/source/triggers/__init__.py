@@ -4,12 +4,14 @@ from .installing import Condition, drop_lane, tidy
 from .installing import conditions as trigger_conditions
 from .installing import exists as has_buffers
 from .installing import obstacles as trigger_obstacles
+from .lane import buffered_types
 from .lane import info as lane_info
 from .stream import TriggerStream
 
 __all__ = [
     "Condition",
     "TriggerStream",
+    "buffered_types",
     "drop_lane",
     "has_buffers",
     "lane_info",

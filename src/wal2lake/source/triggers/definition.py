@@ -71,11 +71,17 @@ class Buffer:
     def name(self) -> str:
         return f"{SCHEMA}.changes_{self.relid}" + (f"_{self.generation}" if self.generation else "")
 
+    @property
+    def numbers(self) -> str:
+        """The sequence of its identity column."""
+        return f"{self.name}_id_seq"
+
     def create(self) -> str:
         columns = "".join(f", c{number} {column.kept_as}" for number, column in enumerate(self.columns))
         return (
             f"CREATE TABLE {self.name} (id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),"
-            f' xid xid8 NOT NULL DEFAULT pg_current_xact_id(), op "char" NOT NULL{columns})'
+            # What is one byte long comes last: before other columns it would take up to eight in each row.
+            f' xid xid8 NOT NULL DEFAULT pg_current_xact_id(){columns}, op "char" NOT NULL)'
             " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)"
         )
 
@@ -110,10 +116,11 @@ class Installation:
             settings += "".join(f" SET {name} = {literal(session.SETTINGS[name])}" for name in _PINNED)
         text = query("trigger_function").decode()
         own = [(column, f"n.{identifier(column.name)}") for column in columns]
-        values = ", ".join(column.text(name) if column.as_text else name for column, name in own)
+        values = "".join(f"{column.text(name) if column.as_text else name}, " for column, name in own)
         return text.format(
             function=self.function,
             buffer=self.buffer.name,
+            numbers=literal(self.buffer.numbers),
             settings=settings,
             truncated="'X'" if self.part else "'T'",
             oid=self.relid,
@@ -122,7 +129,7 @@ class Installation:
             names=f"ARRAY[{', '.join(listed)}]",
             types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(name)})' for _, name, _ in self.numbered)}]",
             oids=f"ARRAY[{', '.join(str(oid) for _, _, oid in self.numbered)}]::oid[]",
-            into=", ".join(f"c{number}" for number in range(len(columns))),
+            into="".join(f"c{number}, " for number in range(len(columns))),
             values=values,
         )
 

@@ -16,10 +16,10 @@ from ...position import Lsn
 from ...schema import TableId
 from ...visibility import PgSnapshot
 from ..sessions.connect import Connection, explained
+from ..sessions.copy_out import copied_out
 from . import installing, messages, tuples
 from .definition import Buffer
 
-ROWS_AT_ONCE = 20_000
 BYTES_AT_ONCE = 4 * 1024 * 1024
 
 
@@ -73,15 +73,18 @@ def _unseen(last: PgSnapshot | None) -> str:
     return "true" if last is None else f"NOT pg_visible_in_snapshot(xid, '{last}')"
 
 
-def read(conn: Connection, drain: Drain, last: PgSnapshot | None) -> Iterator[Messages]:
-    """The messages of a drain with rows, a portion at a time; with the last its transaction ends."""
+def read(conn: Connection, drain: Drain, last: PgSnapshot | None, binary: bool) -> Iterator[Messages]:
+    """The messages of a drain with rows, a portion at a time; with the last its transaction ends.
+
+    `binary`: values are in PostgreSQL's binary form.
+    """
     yield Messages.of([messages.begin(drain.position - 1, drain.us, drain.snapshot.xmax % 2**32)])
     names = _names(conn, [filled.buffer.relid for filled in drain.filled])
     for filled in drain.filled:
         buffer = filled.buffer
         name = names.get(buffer.relid, TableId("wal2lake_changes", str(buffer.relid)))
         yield Messages.of([messages.relation(buffer.relid, name, buffer.columns)])
-        yield from _rows(conn, filled, last)
+        yield from _rows(conn, filled, last, binary)
     with explained("ending", "a drain"):
         conn.execute("COMMIT")
     yield Messages.of([messages.commit(drain.position - 1, drain.position, drain.us)])
@@ -96,34 +99,34 @@ def _names(conn: Connection, oids: Sequence[int]) -> dict[int, TableId]:
     return {oid: TableId(schema, name) for oid, schema, name in rows}
 
 
-def _rows(conn: Connection, filled: Filled, last: PgSnapshot | None) -> Iterator[Messages]:
+def _rows(conn: Connection, filled: Filled, last: PgSnapshot | None, binary: bool) -> Iterator[Messages]:
     buffer = filled.buffer
+    count = len(buffer.columns)
     values = "".join(
-        f", c{number}" if column.as_text else f", {column.text(f'c{number}')}"
+        f", c{number}" if binary or column.as_text else f", {column.text(f'c{number}')}"
         for number, column in enumerate(buffer.columns)
     )
+    heads = " ".join(
+        f"WHEN '{kind}' THEN '\\x{tuples.head(kind, buffer.relid, count).hex()}'::bytea" for kind in "IDTX"
+    )
     order = " ORDER BY id" if filled.ordered else ""
-    statement = f"COPY (SELECT op{values} FROM {buffer.name} WHERE {_unseen(last)}{order}) TO STDOUT (FORMAT binary)"
-    with explained("reading", buffer.name), conn.cursor().copy(statement.encode()) as copy:
-        chunks: list[bytes] = []
-        size = 0
-        for chunk in copy:
-            chunks.append(bytes(chunk))
-            size += len(chunk)
-            if len(chunks) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-                yield from _messages(buffer, tuples.rows(chunks))
-                chunks, size = [], 0
-        yield from _messages(buffer, tuples.rows(chunks))
+    statement = (
+        f"COPY (SELECT CASE op {heads} END{values} FROM {buffer.name} WHERE {_unseen(last)}{order})"
+        " TO STDOUT (FORMAT binary)"
+    )
+    with explained("reading", buffer.name):
+        for portion in copied_out(conn, statement, BYTES_AT_ONCE):
+            yield from _messages(buffer, tuples.Rows(portion), binary)
 
 
-def _messages(buffer: Buffer, rows: tuples.Rows) -> Iterator[Messages]:
+def _messages(buffer: Buffer, rows: tuples.Rows, binary: bool) -> Iterator[Messages]:
     """Rows, with truncations and marks in their places among them."""
     columns, first = len(buffer.columns), 0
     for place in rows.marks():
         if place > first:
-            yield rows.messages(buffer.relid, columns, first, place)
+            yield rows.messages(columns, first, place, binary)
         truncated = rows.kinds[place] == ord("T")
         yield Messages.of([messages.truncate(buffer.relid) if truncated else messages.untold(buffer.relid, columns)])
         first = place + 1
     if len(rows) > first:
-        yield rows.messages(buffer.relid, columns, first, len(rows))
+        yield rows.messages(columns, first, len(rows), binary)

@@ -39,3 +39,9 @@ def create(conn: Connection, lane: str, mark: str | None) -> None:
             " ON CONFLICT (lane) DO UPDATE SET position = NULL, asked = NULL, answered = NULL, mark = excluded.mark",
             [lane, mark],
         )
+
+
+def buffered_types(conn: Connection, lane: str) -> list[tuple[int, int]]:
+    """Type and typmod of every column that the buffers of a lane have."""
+    present = [buffer for some in installing.buffers(conn, lane).values() for buffer in some]
+    return [(column.type_oid, column.typmod) for buffer in present for column in buffer.columns]

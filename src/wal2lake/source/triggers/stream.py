@@ -36,14 +36,14 @@ VACUUM_ROWS = 20_000
 class TriggerStream(Closing):
     """Implements ChangeSource."""
 
-    capabilities = Capabilities()
     awaits_acknowledgement = False
 
     def __init__(
         self, source: SourceConfig, group: str, lane: str, start: Lsn, token: str | None,
-        refresh: Callable[[Connection], object],
+        refresh: Callable[[Connection], object], binary: bool = False,
     ) -> None:  # fmt: skip
-        """`refresh`: has altered tables captured in their new columns."""
+        """`refresh`: has altered tables captured in their new columns. `binary`: give values in binary form."""
+        self.capabilities = Capabilities(binary=binary)
         self._lane, self._refresh = lane, refresh
         self.acknowledged = self.received = self.keepalive_lsn = start
         self._last = PgSnapshot.parse(token) if token is not None else None
@@ -124,7 +124,7 @@ class TriggerStream(Closing):
         if drain.filled:
             self._drain = drain
             self._pending[drain.position] = drain
-            self._under_way = draining.read(self._conn, drain, self._last)
+            self._under_way = draining.read(self._conn, drain, self._last, self.capabilities.binary)
             return
         self._end_transaction()
         self._seen = str(drain.snapshot)

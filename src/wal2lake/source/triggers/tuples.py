@@ -1,98 +1,98 @@
 """Rows of COPY BINARY as messages of the stream: many at a time, without an object for each value.
 
-COPY      fields | length kind       | length value | -1    | …
-message   header | I oid N columns   | t length value | n   | …
+COPY      fields | length head       | length value   | -1  | …
+message   header, kind, oid, N, count | t length value | n   | …
+
+The head comes from the server, as a constant of such a length that each row is a message but for the kinds of its
+values: these are inserted.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...decode import Messages
 from ...errors import SourceError
+from ...types import PADDING, words
+from ..sessions.copy_out import Portion
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Numbers = npt.NDArray[np.int64]
 
-COPY_HEADER_BYTES = 19
-"""signature, flags and the length of an extension, before the first row"""
-_TRAILER = b"\xff\xff"
-_XLOG = b"w" + bytes(24)
-_FIRST_VALUE = 7
-"""of a row: the number of fields (2), and the length and the value of the kind (4 + 1)"""
-_HEAD = len(_XLOG) + 8
+_XLOG_BYTES = 25
+_FIELD_BYTES = 2 + 4
+"""before the first value of a row: the number of its values, and the length of the first"""
+_HEAD = _XLOG_BYTES + 8
 """kind (1), relation (4), marker (1), number of columns (2)"""
+_INSERT, _DELETE, _XLOG_DATA, _TEXT, _BINARY, _NULL = b"IDwtbn"
+_LENGTH_SHIFT = np.uint64(32)
+
+
+def head(kind: str, oid: int, columns: int) -> bytes:
+    """What a row begins with in place of its kind; `kind` is I or D for rows, else that of a mark."""
+    marker = b"O" if kind == "D" else b"N"
+    told = kind.encode() + struct.pack(">I", oid) + marker + struct.pack(">H", columns)
+    return bytes(_HEAD - _FIELD_BYTES - len(told)) + told
 
 
 class Rows:
     """Rows that COPY has sent: the kind of each, and where it is."""
 
-    def __init__(self, chunks: Sequence[bytes]) -> None:
-        """`chunks`: one row each."""
-        self._lengths = np.fromiter(map(len, chunks), np.int64, len(chunks))
-        # Four bytes are read at a time.
-        self._data = np.frombuffer(b"".join([*chunks, bytes(4)]), np.uint8)
-        self._starts = np.cumsum(self._lengths) - self._lengths
-        self.kinds = self._data[self._starts + _FIRST_VALUE - 1]
+    def __init__(self, portion: Portion) -> None:
+        self._lengths = np.array(portion.lengths, np.int64)
+        self._ends = np.cumsum(self._lengths)
+        self._starts = self._ends - self._lengths
+        portion.data.extend(PADDING)
+        self._data = np.frombuffer(portion.data, np.uint8)
+        self.kinds = self._data[self._starts + _XLOG_BYTES]
+        self._data[self._starts] = _XLOG_DATA
 
     def __len__(self) -> int:
         return len(self._lengths)
 
     def marks(self) -> list[int]:
         """Places of what is no row."""
-        return np.flatnonzero((self.kinds != ord("I")) & (self.kinds != ord("D"))).tolist()
+        return np.flatnonzero((self.kinds != _INSERT) & (self.kinds != _DELETE)).tolist()
 
-    def messages(self, oid: int, columns: int, first: int, last: int) -> Messages:
+    def messages(self, columns: int, first: int, last: int, binary: bool) -> Messages:
         """Inserted and deleted rows as the stream tells of them, deleted ones with all their values."""
-        starts = self._starts[first:last]
-        count = len(starts)
-        at = starts + _FIRST_VALUE
-        sources = np.empty((count, columns), np.int64)
-        sizes = np.empty((count, columns), np.int64)
+        starts, lengths = self._starts[first:last], self._lengths[first:last]
+        begin, end = int(starts[0]), int(self._ends[last - 1])
+        places = np.empty((len(starts), columns), np.int64)
+        null = np.empty((len(starts), columns), np.bool_)
+        at = starts + _HEAD
         for column in range(columns):
-            length = self._lengths_at(at)
-            sources[:, column] = at
-            sizes[:, column] = np.where(length < 0, 0, length + 4)
+            # The upper half of what is read; NULL has the length -1.
+            length = words(self._data, at).view(np.int64) >> 32
+            places[:, column], null[:, column] = at, length < 0
             at = at + 4 + np.maximum(length, 0)
-        if (at != starts + self._lengths[first:last]).any():
+        if (at != self._ends[first:last]).any():
             raise SourceError(operation="reading a buffer", cause="a row has not the columns that it was made with")
-        ends = np.cumsum(sizes + 1, axis=1)
-        sized = _HEAD + (ends[:, -1] if columns else np.zeros(count, np.int64))
-        begins = np.cumsum(sized) - sized
-        out = np.zeros(int(sized.sum()), np.uint8)
-        head = np.frombuffer(_XLOG + b"I" + struct.pack(">I", oid) + b"N" + struct.pack(">H", columns), np.uint8)
-        out[begins[:, None] + np.arange(_HEAD)] = head
-        deleted = begins[self.kinds[first:last] == ord("D")]
-        out[deleted + len(_XLOG)] = ord("D")
-        out[deleted + len(_XLOG) + 5] = ord("O")
-        if columns:
-            marks = (begins + _HEAD)[:, None] + ends - sizes - 1
-            out[marks] = np.where(sizes == 0, ord("n"), ord("t"))
-            self._copy(out, (marks + 1).ravel(), sources.ravel(), sizes.ravel())
+        data = self._data[begin:end]
+        if not columns:
+            return Messages(data, lengths)
+        to = places.ravel() - begin + np.arange(places.size)
+        kinds: npt.NDArray[np.uint8] | int = _BINARY if binary else _TEXT
+        sized = lengths + columns
+        if null.any():
+            # A NULL is its kind alone: its length is left out.
+            nulls = null.ravel()
+            to -= 4 * (np.cumsum(nulls) - nulls)
+            kept = np.ones(len(data), np.bool_)
+            without = places.ravel()[nulls] - begin
+            for byte in range(4):
+                kept[without + byte] = False
+            data = data[kept]
+            kinds = np.where(nulls, np.uint8(_NULL), np.uint8(kinds))
+            sized -= 4 * null.sum(axis=1)
+        out = np.empty(len(data) + places.size, np.uint8)
+        copied = np.ones(len(out), np.bool_)
+        copied[to] = False
+        out[copied] = data
+        out[to] = kinds
         return Messages(out, sized)
-
-    def _lengths_at(self, at: Numbers) -> Numbers:
-        four = [self._data[at + place].astype(np.uint32) for place in range(4)]
-        return (four[0] << 24 | four[1] << 16 | four[2] << 8 | four[3]).astype(np.int32).astype(np.int64)
-
-    def _copy(self, out: npt.NDArray[np.uint8], to: Numbers, source: Numbers, size: Numbers) -> None:
-        """Bytes from many places to many others."""
-        total = int(size.sum())
-        within = np.arange(total) - np.repeat(np.cumsum(size) - size, size)
-        out[np.repeat(to, size) + within] = self._data[np.repeat(source, size) + within]
-
-
-def rows(chunks: Iterable[bytes]) -> Rows:
-    """Rows of what COPY has sent, of which the first may begin with its header and the last be its end."""
-    kept = [chunk for chunk in chunks if chunk != _TRAILER]
-    if kept and kept[0].startswith(b"PGCOPY\n"):
-        kept[0] = kept[0][COPY_HEADER_BYTES:]
-        if kept[0] in (b"", _TRAILER):
-            del kept[0]
-    return Rows(kept)
