@@ -213,6 +213,14 @@ def test_types_that_users_made_can_be_altered_and_dropped(make: Callable[..., La
     lane.database.execute("DROP TABLE t; DROP TYPE mood; DROP TYPE pair; DROP DOMAIN small")
 
 
+def test_buffers_are_emptied_beside_a_publication_of_all_tables(lane: Lane) -> None:
+    lane.database.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    lane.database.execute("INSERT INTO t VALUES (100, 'published')")
+    equal(lane)
+    relid = lane.database.value("SELECT 't'::regclass::oid")
+    assert lane.database.value(f"SELECT count(*) FROM wal2lake_changes.changes_{relid}") == 0
+
+
 def test_an_open_transaction_holds_back_its_own_rows_alone(lane: Lane) -> None:
     idle = lane.database.connect(autocommit=False)
     idle.execute("INSERT INTO t VALUES (100, 'idle')")

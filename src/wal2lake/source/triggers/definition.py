@@ -82,7 +82,9 @@ class Buffer:
             f"CREATE TABLE {self.name} (id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),"
             # What is one byte long comes last: before other columns it would take up to eight in each row.
             f' xid xid8 NOT NULL DEFAULT pg_current_xact_id(){columns}, op "char" NOT NULL)'
-            " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)"
+            " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);"
+            # Nothing could be deleted where somebody has a publication FOR ALL TABLES.
+            f" ALTER TABLE {self.name} REPLICA IDENTITY FULL"
         )
 
 
