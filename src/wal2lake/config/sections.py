@@ -57,7 +57,7 @@ class SourceConfig(_Section):
     poll_interval: float = Field(
         0.1,
         ge=0.01,
-        description='With `capture = "poll"`: seconds between two reads of the slot, at least 0.15 while it is idle.',
+        description='With `capture = "poll"`: seconds between two reads of the slot, at least 0.12 while it is idle.',
     )
     poll_max_changes: int = Field(
         500_000,

@@ -83,9 +83,20 @@ class Buffer:
             # What is one byte long comes last: before other columns it would take up to eight in each row.
             f' xid xid8 NOT NULL DEFAULT pg_current_xact_id(){columns}, op "char" NOT NULL)'
             " WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);"
-            # Nothing could be deleted where somebody has a publication FOR ALL TABLES.
+            # A publication of all tables has this one, too, and would refuse to empty it.
             f" ALTER TABLE {self.name} REPLICA IDENTITY FULL"
         )
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A row of pg_attribute: a column that a table has, or had."""
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    dropped: bool
 
 
 @dataclass(frozen=True)
@@ -95,10 +106,8 @@ class Installation:
     relid: int
     table: str
     """qualified and quoted"""
-    layout: str
-    """as `trigger_layout.sql` gives it"""
-    numbered: Sequence[tuple[int, str, int]]
-    """number, name and type of each column that the table has"""
+    attributes: Sequence[Attribute]
+    """all, by number, also those that were dropped"""
     buffer: Buffer
     part: bool = False
     """whether it is a partition: emptying it does not empty the table"""
@@ -110,9 +119,9 @@ class Installation:
     @property
     def create_function(self) -> str:
         columns = self.buffer.columns
-        highest = max((number for number, _, _ in self.numbered), default=0)
-        names = {number: name for number, name, _ in self.numbered}
-        listed = [literal(names[number]) if number in names else "NULL" for number in range(1, highest + 1)]
+        attributes = self.attributes
+        present = [one for one in attributes if not one.dropped]
+        listed = ["NULL" if one.dropped else literal(one.name) for one in attributes]
         settings = "SET search_path = pg_catalog, pg_temp"
         if any(column.as_text for column in columns):
             settings += "".join(f" SET {name} = {literal(session.SETTINGS[name])}" for name in _PINNED)
@@ -126,11 +135,13 @@ class Installation:
             settings=settings,
             truncated="'X'" if self.part else "'T'",
             oid=self.relid,
-            layout=literal(self.layout),
-            highest=highest,
+            highest=len(attributes),
             names=f"ARRAY[{', '.join(listed)}]",
-            types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(name)})' for _, name, _ in self.numbered)}]",
-            oids=f"ARRAY[{', '.join(str(oid) for _, _, oid in self.numbered)}]::oid[]",
+            types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(one.name)})' for one in present)}]",
+            oids=f"ARRAY[{', '.join(str(one.type_oid) for one in present)}]::oid[]",
+            all_names=f"ARRAY[{', '.join(literal(one.name) for one in attributes)}]::name[]",
+            all_types=f"ARRAY[{', '.join(str(one.type_oid) for one in attributes)}]::oid[]",
+            all_typmods=f"ARRAY[{', '.join(str(one.typmod) for one in attributes)}]::int[]",
             into="".join(f"c{number}, " for number in range(len(columns))),
             values=values,
         )

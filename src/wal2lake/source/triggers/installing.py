@@ -19,7 +19,7 @@ from ...quoting import identifier
 from ...schema import TableSchema
 from ..sessions.connect import Connection, explained, query
 from ..sessions.locking import retried, wait_briefly
-from .definition import OPERATIONS, SCHEMA, Buffer, BufferColumn, Installation
+from .definition import OPERATIONS, SCHEMA, Attribute, Buffer, BufferColumn, Installation
 
 
 class Condition(StrEnum):
@@ -229,18 +229,18 @@ def _type_names(conn: Connection, schema: TableSchema) -> dict[int, tuple[str, s
     return {oid: (name, output) for oid, name, output in rows}
 
 
-def _layouts(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, list[tuple[int, str, int]]]]:
+def _layouts(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, list[Attribute]]]:
     with explained("reading", "the columns of tables"):
         layouts: dict[int, str] = dict(conn.execute(query("trigger_layout"), {"oids": list(oids)}).fetchall())
         rows = conn.execute(
-            "SELECT attrelid::int8, attnum::int, attname::text, atttypid::int8 FROM pg_attribute"
-            " WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped ORDER BY attrelid, attnum",
+            "SELECT attrelid::int8, attnum::int, attname::text, atttypid::int8, atttypmod, attisdropped"
+            " FROM pg_attribute WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 ORDER BY attrelid, attnum",
             [list(oids)],
         ).fetchall()
-    numbered: defaultdict[int, list[tuple[int, str, int]]] = defaultdict(list)
-    for relid, number, name, type_oid in rows:
-        numbered[relid].append((number, name, type_oid))
-    return {oid: (layout, numbered[oid]) for oid, layout in layouts.items()}
+    attributes: defaultdict[int, list[Attribute]] = defaultdict(list)
+    for relid, *attribute in rows:
+        attributes[relid].append(Attribute(*attribute))
+    return {oid: (layout, attributes[oid]) for oid, layout in layouts.items()}
 
 
 def _planned(
@@ -253,13 +253,13 @@ def _planned(
         buffer = made.get(part.root) or (present[part.root][-1] if present.get(part.root) else None)
         if buffer is None or part.oid not in layouts:
             continue
-        layout, numbered = layouts[part.oid]
-        known = {name for _, name, _ in numbered}
+        layout, attributes = layouts[part.oid]
+        known = {one.name for one in attributes if not one.dropped}
         if part.oid == part.root and layout != buffer.layout and not made:
             # It was altered since: what is installed has to be made for its columns first.
             buffer = replace(buffer, layout=layout, columns=())
         if {column.name for column in buffer.columns} <= known:
-            found[part.root].append(Installation(part.oid, part.name, layout, numbered, buffer, part.oid != part.root))
+            found[part.root].append(Installation(part.oid, part.name, attributes, buffer, part.oid != part.root))
     return found
 
 
