@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from simulation import memory_table
+from simulation.disturbances import ANOTHER
 from simulation.memory_table import Row
 from simulation.postgres_tables import ScriptedTable, State, Text
 from wal2lake.changelog.manifest import Manifest
@@ -15,6 +16,7 @@ from wal2lake.lake import Applied
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, TableSchema
 from wal2lake.source.model import CopySource
+from wal2lake.source.publishing import append_name, publication_name
 from wal2lake.source.publishing.slot import slot_name
 from wal2lake.state import TableRecord
 from wal2lake.state.lifecycle import TableState
@@ -119,9 +121,7 @@ def always(world: World) -> None:
 
 def durable(world: World, stream: ScriptedStream, lsn: Lsn) -> None:
     """G1: what a stream acknowledges is in a manifest, if it gave anything of it."""
-    group = next(
-        each.name for each in world.config.groups if slot_name(each.name, world.server.database) == stream.slot
-    )
+    group = next(name for name in groups(world) if slot_name(name, world.server.database) == stream.slot)
     logged = max(logged_to(world, group), world.server.slots[stream.slot].confirmed)
     for done in reversed(world.server.wal):
         if done.commit_lsn < logged:
@@ -129,6 +129,12 @@ def durable(world: World, stream: ScriptedStream, lsn: Lsn) -> None:
         if done.commit_lsn < lsn and stream.sends(done):
             world.broken.append(f"{lsn} is acknowledged, the transaction at {Lsn(done.commit_lsn)} is in no manifest")
             return
+
+
+def groups(world: World) -> set[str]:
+    """The groups that are configured, and those that were made and are not dropped yet."""
+    made = world.state.store.group_specs if world.state.store is not None else {}
+    return {group.name for group in world.config.groups} | set(made)
 
 
 def logged_to(world: World, group: str) -> Lsn:
@@ -178,8 +184,27 @@ def _same_members(state: State, table: ScriptedTable, schema: TableSchema) -> bo
 
 def stopped(world: World) -> None:
     """Nothing is left that belongs to nobody."""
-    groups = {group.name for group in world.config.groups}
-    slots = set(world.server.slots)
-    expected = {f"wal2lake_{name}" for name in groups}
-    assert {name for name in slots if not any(name.startswith(one) for one in expected)} == set(), slots
-    assert not world.server.snapshots, "a copy has left its snapshot behind"
+    server, known = world.server, groups(world)
+    slots = {slot_name(name, server.database) for name in known}
+    assert set(server.slots) <= slots, f"slots of nobody: {set(server.slots) - slots}"
+    publications = {name for group in known for name in (publication_name(group), append_name(group))}
+    made = set(server.state.publications)
+    assert made <= publications, f"publications of nobody: {made - publications}"
+    assert not server.snapshots, "a copy has left its snapshot behind"
+    holders = {group: session.process for group, session in world.state.leases.items() if session.process != ANOTHER}
+    assert not holders, f"leases that were not released: {holders}"
+    moving = [str(table) for table in world.lake.tables() if table.name.startswith("wal2lake_moving_")]
+    assert not moving, f"lake tables that were moved aside: {moving}"
+    assert not (left := orphans(world)), f"files of the change log that nothing needs: {left[:5]}"
+
+
+def orphans(world: World) -> list[str]:
+    """Segments that no manifest names, and logs of groups that are gone."""
+    names, known = world.storage.peek_names(""), groups(world)
+    found = [name for name in names if name.split("/")[0] not in known]
+    for group in known:
+        manifests = (world.storage.peek(name) for name in names if name.startswith(f"{group}/manifests/"))
+        read = [Manifest.from_json(text.decode()) for text in manifests if text is not None]
+        named = {f"{group}/{segment.file}" for each in read for cut in each.tables.values() for segment in cut.segments}
+        found += [name for name in names if name.startswith(f"{group}/segments/") and name not in named]
+    return found

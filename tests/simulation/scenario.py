@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from simulation.busy import Busy
 from simulation.disturbances import Kind
 from simulation.faults import Fault, Faults, Port, draw
+from simulation.managed import Managed
 from simulation.workload import Changes, Life
 from simulation.world import Workload, World
 
-WORKLOADS: Mapping[str, Callable[[int], Workload]] = {"busy": Busy, "life": Life, "changes": lambda seed: Changes()}
+WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
+    "busy": Busy, "life": Life, "managed": Managed, "changes": lambda seed: Changes(),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

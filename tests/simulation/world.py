@@ -139,7 +139,7 @@ class World:
         self.start_main()
         for _ in range(self.steps):
             self.executor.sleep(self.random.choice([0.0, 0.01, 0.1, 0.5, 2.0]))
-            self._keep_main()
+            self.keep_main()
             self.workload.step(self)
             checks.always(self)
         self.workload.finish(self)
@@ -173,7 +173,7 @@ class World:
                 for record in checks.failed(self):
                     remedies.carry_out(self, record)
             self.executor.sleep(1.0)
-            self._keep_main()
+            self.keep_main()
 
     # Processes
 
@@ -226,7 +226,7 @@ class World:
         # Ends the task that calls, if it is of that process.
         self.executor.kill(process)
 
-    def _keep_main(self) -> None:
+    def keep_main(self) -> None:
         """What supervises the main process: one that has ended is started again after a while."""
         if self.main is None:
             self.executor.sleep(RESTART_SECONDS)
