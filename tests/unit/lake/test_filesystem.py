@@ -42,22 +42,31 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(made)
 
 
-def test_what_counts_is_where_a_path_leads_to(far: Path, tmp_path: Path) -> None:
-    assert filesystem._magic(tmp_path) != TMPFS, "the tests' own directory has to be on another file system"
-    (tmp_path / "directory").symlink_to(far)
-    (tmp_path / "file.db").symlink_to(far / "not there yet.db")
-    (far / "back").symlink_to(tmp_path)
-    linked = tmp_path / "directory"
-    for path in (far, far / "a" / "b", linked, linked / "c.db", linked / ".." / "c.db", tmp_path / "file.db"):
+@pytest.fixture
+def near() -> Iterator[Path]:
+    """A directory of this checkout: those of tests may be in memory."""
+    cache = Path(__file__).parents[3] / ".cache"
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as made:
+        yield Path(made)
+
+
+def test_what_counts_is_where_a_path_leads_to(far: Path, near: Path) -> None:
+    assert filesystem._magic(near) != TMPFS, "the tests' own directory has to be on another file system"
+    (near / "directory").symlink_to(far)
+    (near / "file.db").symlink_to(far / "not there yet.db")
+    (far / "back").symlink_to(near)
+    linked = near / "directory"
+    for path in (far, far / "a" / "b", linked, linked / "c.db", linked / ".." / "c.db", near / "file.db"):
         assert filesystem.network_file_system(path) == "NFS", path
-    for path in (tmp_path, tmp_path / "a" / "b", far / "back", far / "back" / "c.db"):
+    for path in (near, near / "a" / "b", far / "back", far / "back" / "c.db"):
         assert filesystem.network_file_system(path) is None, path
 
 
-def test_a_path_is_taken_from_where_the_process_is(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_taken_from_where_the_process_is(far: Path, near: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(far)
     assert filesystem.network_file_system(Path("lake/catalog.db")) == "NFS"
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(near)
     assert filesystem.network_file_system(Path("lake/catalog.db")) is None
 
 
@@ -81,16 +90,16 @@ def test_the_file_of_a_sqlite_address(uri: str, file: str | None) -> None:
     assert sqlite_file(uri) == (None if file is None else Path(file))
 
 
-def test_a_sqlite_catalog_that_is_named_is_refused_on_a_network_file_system(far: Path, tmp_path: Path) -> None:
+def test_a_sqlite_catalog_that_is_named_is_refused_on_a_network_file_system(far: Path, near: Path) -> None:
     def started(file: Path, path: Path) -> None:
         catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{file}", "warehouse": str(path)}
         config = Config(source={"dsn": "postgresql://nowhere"}, lake={"path": str(path), "catalog": catalog})
         Lake(config)._tables.require_usable()
 
     with pytest.raises(LakeUnwritable, match="NFS") as refused:
-        started(far / "c.db", tmp_path)
+        started(far / "c.db", near)
     assert str(far / "c.db") in str(refused.value) and "[lake.catalog]" in refused.value.remedy
-    started(tmp_path / "c.db", far)
+    started(near / "c.db", far)
 
 
 def test_a_catalog_that_is_named_may_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
