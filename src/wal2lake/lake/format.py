@@ -107,7 +107,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Which files to rewrite: all smaller than a size, and all with at least a share of deleted rows."""
+    """Which files to rewrite: all smaller than a size below `target`, and all with at least a share of deleted rows."""
 
     below: int
     share: float

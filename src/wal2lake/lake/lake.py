@@ -32,7 +32,7 @@ from .applying.records import (
 )
 from .choice import table_format
 from .copying.copy_writer import CopyWriter
-from .format import NeedsSession, Record
+from .format import NeedsSession, Record, TableFormat
 from .maintenance.compaction import Maintenance
 from .maintenance.pending_files import PendingFiles
 from .model import Applied, Batch, Exchange, Into, Work, still_visible
@@ -54,9 +54,12 @@ _ATTEMPTS = 3
 class Lake:
     """Implements `LakeTables` with Spark and the configured table format."""
 
-    def __init__(self, config: Config, spark: SparkSession | None = None, on_demand: bool = False) -> None:
-        """`on_demand`: start Spark only when it is needed."""
-        self._tables = table_format(config)
+    def __init__(
+        self, config: Config, spark: SparkSession | None = None, on_demand: bool = False,
+        tables: TableFormat | None = None,
+    ) -> None:  # fmt: skip
+        """`on_demand`: start Spark only when it is needed. `tables`: by default those of the configured format."""
+        self._tables = tables if tables is not None else table_format(config)
         self._spark = SparkService(config, self._tables, spark, on_demand)
         self._pending_files = PendingFiles(storage_for(config.changelog_path), self._tables)
         self._lookup = Lookup(self._tables)
