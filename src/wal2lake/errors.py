@@ -224,7 +224,7 @@ class KeyMisleading(TableError):
 
 
 class CopyFailed(TableError):
-    """{table}: the initial copy failed: {cause}"""
+    """{table}: copying its rows failed: {cause}"""
 
     kind = ErrorKind.TRANSIENT
     remedy_text = "No action needed: it is retried; to see Spark's own error, run with --debug"

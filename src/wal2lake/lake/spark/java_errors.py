@@ -120,7 +120,7 @@ def copy_failure(error: BaseException, table: TableId, path: str, kind_of: KindO
     state = next((link.sqlstate for link in links if link.sqlstate), None)
     if state is not None or _unfit(links):
         return CopyFailed(table=str(table), cause=_source_cause(state), sqlstate=state, unfit=_unfit(links))
-    failure = lake_failure(error, table, "the initial copy of", path, kind_of)
+    failure = lake_failure(error, table, "copying", path, kind_of)
     if type(failure) is LakeError and "remedy" not in failure.fields:
         return CopyFailed(table=str(table), cause=failure.fields["cause"], sqlstate=None, unfit=False)
     return failure
