@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import cache
 
 from simulation.faults import Fault
 from simulation.scenario import WORKLOADS, Scenario, run
@@ -50,7 +51,14 @@ def attempt(scenario: Scenario) -> Failed | None:
     finally:
         # Tasks and their stacks refer to each other.
         gc.collect()
+        _keep_modules()
     return None
+
+
+@cache
+def _keep_modules() -> None:
+    """Looking through all that was imported takes as long as a run does."""
+    gc.freeze()
 
 
 def attempts(scenarios: Iterable[Scenario]) -> Failed | None:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING
 
 from simulation.disturbances import Disturbances, Kind
@@ -141,7 +142,7 @@ class Faults:
         if world is None or call.process == MAIN:
             # The simulation itself, and commands: what they do when they fail is up to people.
             return
-        port, method = _named(call)
+        port, method = _named(call.port, call.method)
         under_way = self._under_way.setdefault(world.executor.current, [])
         if not call.done:
             index = self.calls[port]
@@ -170,11 +171,12 @@ class Faults:
             raise failure(port, method, call.done)
 
 
-def _named(call: Call) -> tuple[Port, str]:
-    kind, _, method = call.method.rpartition(".")
-    if call.port == Port.STATE and kind:
-        return Port(kind), method
-    return Port(call.port), call.method
+@cache
+def _named(port: str, method: str) -> tuple[Port, str]:
+    kind, _, name = method.rpartition(".")
+    if port == Port.STATE and kind:
+        return Port(kind), name
+    return Port(port), method
 
 
 def failure(port: Port, method: str, done: bool) -> Exception:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call of a port, before or after it did its work."""
 
     port: str
