@@ -15,7 +15,7 @@ class Call(NamedTuple):
     port: str
     """source, stream, control, catalog, log, lake, state"""
     method: str
-    index: int
+    number: int
     """counted over all ports from 0, before and after a call each"""
     process: str
     """who calls: `main-1`, `main-1/capture-default-1`, a command"""

@@ -18,6 +18,8 @@ from simulation.world import Workload, World
 WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
     "busy": Busy, "life": Life, "managed": Managed, "changes": lambda seed: Changes(),
 }  # fmt: skip
+DRAWN = ("busy", "life", "managed")
+"""those that a seed chooses from"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Scenario:
         chance = random.Random(f"scenario {seed}")
         steps, faults = chance.choice((5, 15, 30, 60)), draw(chance, ports)
         lake_seconds = chance.choice((0.0, 0.0, 0.3, 2.0))
-        return cls(seed, workload or "busy", steps, faults, lake_seconds)
+        return cls(seed, workload or chance.choice(DRAWN), steps, faults, lake_seconds)
 
     @classmethod
     def calm(cls, seed: int, workload: str) -> Scenario:

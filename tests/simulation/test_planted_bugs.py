@@ -27,7 +27,7 @@ def found(bug: Bug, seconds: float) -> Failed | None:
     with pytest.MonkeyPatch.context() as patch:
         bug.plant(patch)
         while time.process_time() < until:
-            if (failed := attempt(Scenario.of(seed, bug.ports))) is not None:
+            if (failed := attempt(Scenario.of(seed, bug.ports, "busy"))) is not None:
                 return failed
             seed += 1
     return None
