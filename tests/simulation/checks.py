@@ -79,7 +79,11 @@ def differences(world: World) -> list[str]:
             found.append(f"{table.id} is {record.state}: {record.error}")
         else:
             found += _difference(world, table, record)
-    return found
+    waiting = {table: at for table, at in world.requested.items() if world.copied.get(table, -1.0) < at}
+    return [
+        *found,
+        *(f"a re-copy of {table} was requested after {at:.3f} s and is not made" for table, at in waiting.items()),
+    ]
 
 
 def _difference(world: World, table: ScriptedTable, record: TableRecord) -> Iterator[str]:
