@@ -17,7 +17,7 @@ ON_EVERY_MAJOR := $(addprefix tests/,integration/test_binary_against_text.py \
     integration/test_streamed_transactions.py integration/test_slot.py integration/test_output_plugins.py \
     fault/test_schema_changes.py)
 
-.PHONY: help setup demo unit test test-slow proofs-short test-majors test-plugins kill-test life-test simulate failure-test ddl-test hostile-test modes-test proof-million proof-pgbench lint format bench bench-full bench-compare docs clean
+.PHONY: help setup demo unit test test-slow proofs-short test-majors test-plugins kill-test crossing-test life-test simulate failure-test ddl-test hostile-test modes-test proof-million proof-pgbench lint format bench bench-full bench-compare docs clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,10 @@ test-plugins: setup ## wal2json and test_decoding on Debian's PostgreSQL 15; ins
 
 kill-test: setup ## kill -9 at random moments under load; ROUNDS=20, SEED= repeats one
 	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_kills.py
+
+crossing-test: ROUNDS = 50
+crossing-test: setup ## from triggers to the WAL under load, killed at each step; ROUNDS=50, SEED= repeats one
+	WAL2LAKE_TEST_ROUNDS=$(ROUNDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/fault/test_random_crossings.py
 
 ddl-test: ROUNDS = 500
 ddl-test: setup ## random DDL and DML against the source; ROUNDS=500, SEED= repeats one

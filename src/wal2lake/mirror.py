@@ -33,7 +33,7 @@ from .observe import (
 from .ports import MirrorPorts, SystemPorts
 from .preflight import Finding
 from .preflight import check as preflight
-from .reconcile import enabled, groups_of, listed, named
+from .reconcile import choose, enabled, groups_of, listed, named
 from .source import SourceDatabase
 from .state import GroupSpec, HistoryEntry, StateStore, TableRecord
 from .state.lifecycle import TableState, mode_of
@@ -295,10 +295,16 @@ class Mirror:
     ) -> GroupLoop:
         from .scheduling import GroupLoop, GroupPorts
 
+        changelog = self._log(group.name)
+        with self._source(group) as source:
+            choice = choose(group, changelog, source)
+        if choice.group.triggers and choice.obstacles:
+            log.warning("group %s is captured by triggers: %s", group.name, "; ".join(choice.obstacles))
+        group = choice.group
         ports = GroupPorts(
             executor=self._executor,
             source=self._ports.source(group),
-            log=self._log(group.name),
+            log=changelog,
             lake=lake,
             store=store,
             lease=store.lease(group.name),
@@ -306,7 +312,7 @@ class Mirror:
             workers=workers,
             progress=self._progress,
         )
-        return GroupLoop(self._config, group, ports, resync_on_gap)
+        return GroupLoop(self._config, group, ports, resync_on_gap, choice.chosen)
 
     def _log(self, group: str) -> ChangeLog:
         return ChangeLog(self._ports.logs, group)

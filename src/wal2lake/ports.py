@@ -7,10 +7,12 @@ in a process of its own. Importing it loads none of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from .changelog import LogStorage, storage_for
+from .changelog import ChangeLog, LogStorage, storage_for
 from .config import Config, GroupConfig
+from .errors import ChangeLogDamaged
 from .executor import SYSTEM_EXECUTOR, Executor
 from .installation import Installation
 from .source import Source, SourceDatabase, TriggerSource
@@ -58,6 +60,11 @@ class SystemPorts:
         return open_store(self._config, None if other else Installation.of(self._config.changelog_path))
 
     def source(self, group: GroupConfig) -> SourceDatabase:
+        if group.capture == "auto":
+            # A damaged log is reported by what reads it.
+            with suppress(ChangeLogDamaged):
+                if ChangeLog(self.logs, group.name).by_triggers:
+                    group = group.model_copy(update={"capture": "trigger"})
         return (TriggerSource if group.triggers else Source)(self._config, group)
 
     def lake(self, on_demand: bool) -> LakeTables:

@@ -121,7 +121,8 @@ def test_a_server_that_grants_replication_by_a_role(database: Database, config: 
         f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {identifier(poor)}"
     )
     try:
-        fixed(database, config(source=as_role(database, poor)), f"role {poor}")
+        wal = [{"name": "default", "capture": "wal"}]
+        fixed(database, config(source=as_role(database, poor), groups=wal), f"role {poor}")
     finally:
         database.execute("DROP ROLE rds_replication")
 
@@ -282,7 +283,8 @@ def test_a_server_that_is_not_set_up_for_logical_replication(tmp_path: Path) -> 
                 database.execute("CREATE TABLE t (id int PRIMARY KEY)")
 
                 def config() -> Config:
-                    return Config(source={"dsn": database.dsn}, lake={"path": str(tmp_path / "lake")})
+                    wal = [{"name": "default", "capture": "wal"}]
+                    return Config(source={"dsn": database.dsn}, lake={"path": str(tmp_path / "lake")}, groups=wal)
 
                 found = told(config())
                 assert set(found) == {"wal_level", "max_wal_senders", "max_replication_slots", "max_slot_wal_keep_size"}

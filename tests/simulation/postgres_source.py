@@ -218,6 +218,22 @@ class ScriptedSource:
 
     # The slot and snapshots
 
+    def wal_obstacles(self) -> tuple[str, ...]:
+        self._state()
+        return ()
+
+    def may_install_triggers(self) -> bool:
+        return False
+
+    def crossing(self) -> None:
+        """It has no triggers."""
+
+    def clear_other_lane(self) -> None:
+        """It has no triggers."""
+
+    def announce(self, event: str) -> None:
+        """Nobody listens."""
+
     def slot(self) -> SlotInfo | None:
         self._state()
         return self._server.slot_info(self.slot_name)

@@ -85,7 +85,7 @@ def test_every_variable_of_the_reference_is_taken(tmp_path: Path, monkeypatch: p
             "ENABLED": "true",
         "SMALL_FILES": "5", "SNAPSHOT_RETENTION": "60", "SNAPSHOTS_KEPT": "3",
         "FAILOVER": "true", "BINARY": "false", "APPLY_WORKERS": "3", "COPY_WORKERS": "1",
-        "PLUGIN": "test_decoding", "POLL_INTERVAL": "0.2", "POLL_MAX_CHANGES": "1000", "POOLER": "false",
+        "PLUGIN": "test_decoding", "POLL_INTERVAL": "0.2", "POLL_MAX_CHANGES": "1000", "POOLER": "false", "TRANSITION_TIMEOUT": "60",
     }  # fmt: skip
     for name in variables():
         monkeypatch.setenv(name, values[name.removeprefix("WAL2LAKE_").rpartition("__")[2]])

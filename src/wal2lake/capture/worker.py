@@ -32,8 +32,9 @@ from ..errors import (
 )
 from ..executor import SYSTEM_EXECUTOR, Executor
 from ..position import ZERO, Lsn
-from ..source import CaptureSource, ControlSession, ServerFacts, StreamRequest
+from ..source import CaptureSource, ChangeSource, ControlSession, ServerFacts, StreamRequest
 from ..source.publishing import append_name, publication_used_by
+from ..source.streaming import CrossingStream
 from ..source.tables import anything_masked
 from .replication import REPORT_SECONDS, StreamSession
 from .report import CaptureReport, CaptureState, Owner
@@ -111,7 +112,7 @@ class CaptureWorker:
 
     def _session(self) -> None:
         with closing(self.source.control()) as control:
-            start = self._verify(control)
+            start, confirmed = self._verify(control)
             appends = self.changelog.appends_since()
             also = (self.appending,) if appends is not None and appends <= start else ()
             publications = (self.publication, *also)
@@ -122,7 +123,7 @@ class CaptureWorker:
             log.info("change log of group %s: %d files without a manifest removed", self.group.name, swept)
         # Spooled messages are on disk as they came, before masking, so streaming is off if there are masks.
         streamed = self.config.source.streaming and not anything_masked(self.config.tables)
-        with self.source.open(StreamRequest(self.slot, publications, start, streamed, binary)) as stream:
+        with self._open(StreamRequest(self.slot, publications, start, streamed, binary), confirmed) as stream:
             self.update(appends=bool(also))
             session = StreamSession(self, stream, start)
             try:
@@ -130,6 +131,20 @@ class CaptureWorker:
                 stream.finish()
             finally:
                 session.close()
+
+    def _open(self, request: StreamRequest, confirmed: Lsn) -> ChangeSource:
+        crossing = self.changelog.stretch.crossing
+        if self.group.triggers or crossing is None or request.start >= crossing.until:
+            return self.source.open(request)
+        if self.group.polls:
+            # A bite follows when all of the one before is acknowledged, and here nothing may be.
+            raise SourceError(
+                operation="opening the slot", cause="the group is still changing from triggers to the WAL",
+                remedy=f'set capture = "wal" in group {self.group.name} until its tables are STREAMING',
+            )  # fmt: skip
+        return CrossingStream(
+            self.source.open(replace(request, start=confirmed, streamed=False)), self.changelog.position(), crossing
+        )
 
     def reopens(self, acknowledged: Lsn) -> bool:
         """Whether the stream lacks the publication of append-only tables, which it can have from this position on."""
@@ -144,12 +159,17 @@ class CaptureWorker:
         types = [one for name in publications for one in control.published_types(name)]
         return all(readable(oid, typmod) for oid, typmod in types)
 
-    def _verify(self, control: ControlSession) -> Lsn:
-        """The position to stream from. Raises unless the slot and the log belong together."""
+    def _verify(self, control: ControlSession) -> tuple[Lsn, Lsn]:
+        """The position to stream from, and that of the slot. Raises unless the slot and the log belong together."""
         position = self.changelog.position()
         facts = control.facts()
         self.changelog.must_be_from(facts)
         self._require_not_set_back(control, facts, position)
+        if self.changelog.by_triggers is not self.group.triggers:
+            cause = "is not what the change log was read from: that was captured by triggers"
+            if self.group.triggers:
+                cause = "of triggers is not what the change log was read from"
+            raise SlotLost(slot=self.slot, cause=cause, lsn=position)
         info = control.slot(self.slot)
         if info is None:
             raise SlotLost(slot=self.slot, cause="does not exist", lsn=position)
@@ -166,7 +186,7 @@ class CaptureWorker:
         if confirmed > acknowledged:
             cause = f"was moved or re-created by another program (to {confirmed})"
             raise SlotLost(slot=self.slot, cause=cause, lsn=acknowledged)
-        return max(position, confirmed)
+        return max(position, confirmed), confirmed
 
     def _acknowledged(self, control: ControlSession, confirmed: Lsn) -> Lsn:
         """The highest position that may have been acknowledged. A damaged record is restored if possible.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..errors import ChangeLogDamaged
 from ..position import Lsn
+from ..visibility import Visibility
 from .storage import LogStorage, Stat
 
 FORMAT = 1
@@ -24,7 +25,19 @@ class Start:
     manifest: int
     lsn: Lsn
     token: str | None = None
-    """what a stream resumes from, where a position alone does not say that"""
+    """what a stream resumes from, where a position alone does not say that: the snapshot of a drain"""
+    crossing: Visibility | None = None
+    """where triggers captured first: what they have captured, and up to where the slot's stream has to be compared"""
+
+    @property
+    def by_triggers(self) -> bool:
+        """Whether triggers capture; otherwise a slot is read."""
+        return self.token is not None and self.crossing is None
+
+    @property
+    def copied(self) -> int:
+        """The last manifest without changes beyond the start; one that begins a later stretch is empty."""
+        return self.manifest if self.manifest > 1 else 0
 
     def continues(self, manifest: int, lsn: Lsn) -> bool:
         """Whether a table that has all manifests up to one, at a position, can continue."""
@@ -57,7 +70,16 @@ def logged_groups(storage: LogStorage) -> list[str]:
 
 def _to_json(start: Start) -> dict[str, Any]:
     token = {} if start.token is None else {"token": start.token}
-    return {"manifest": start.manifest, "lsn": str(start.lsn), **token}
+    crossing = {} if start.crossing is None else {"crossing": str(start.crossing)}
+    return {"manifest": start.manifest, "lsn": str(start.lsn), **token, **crossing}
+
+
+def _from_json(data: dict[str, Any]) -> Start:
+    crossing = data.get("crossing")
+    return Start(
+        data["manifest"], Lsn.parse(data["lsn"]), data.get("token"),
+        None if crossing is None else Visibility.parse(crossing),
+    )  # fmt: skip
 
 
 class GroupFile:
@@ -79,6 +101,18 @@ class GroupFile:
         if self._known is None or self._known[0] != facts:
             self._known = (facts, self._parse())
         return self._known[1]
+
+    def origin(self) -> Origin:
+        data = self.read()
+        return Origin(data["system_identifier"], data["database_oid"], data["slot"])
+
+    def starts(self) -> list[Start]:
+        return [_from_json(part) for part in self.read()["starts"]]
+
+    def cross(self, crossing: Visibility) -> None:
+        """The last stretch goes on with the stream of a slot."""
+        *before, stretch = self.starts()
+        self.write(self.origin(), [*before, replace(stretch, crossing=crossing)])
 
     def forget(self) -> None:
         self._known = None

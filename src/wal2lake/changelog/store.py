@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from ..position import Lsn
 from ..schema import TableSchema
+from ..visibility import Visibility
 from .checksum import verify
 from .leaves import Leaves
 from .manifest import Manifest, ManifestEntry, Segment
@@ -99,6 +100,10 @@ class ChangeLog:
             # LSNs of a restored database can't be compared with older ones: numbers separate the stretches.
             self.publish(lsn, 0, None, {}, token)
 
+    def cross(self, crossing: Visibility) -> None:
+        """From here on the slot's stream counts, of which triggers have captured what `crossing` sees."""
+        self._group_file.cross(crossing)
+
     @property
     def witness(self) -> Witness:
         return Witness(self.storage)
@@ -112,6 +117,11 @@ class ChangeLog:
         """Whether there is a position to stream from."""
         return self.exists and bool(self.starts)
 
+    @property
+    def by_triggers(self) -> bool:
+        """Whether what it holds last was captured by triggers."""
+        return self.started and self.stretch.by_triggers
+
     def remove(self) -> None:
         """Delete the whole log."""
         self.storage.remove()
@@ -122,8 +132,7 @@ class ChangeLog:
 
     @property
     def origin(self) -> Origin:
-        data = self._group_file.read()
-        return Origin(data["system_identifier"], data["database_oid"], data["slot"])
+        return self._group_file.origin()
 
     def must_be_from(self, identity: Identity) -> None:
         """Refuse a database other than the one the log was captured from."""
@@ -135,8 +144,7 @@ class ChangeLog:
     @property
     def starts(self) -> list[Start]:
         """The starts of all stretches, oldest first."""
-        parts = self._group_file.read()["starts"]
-        return [Start(part["manifest"], Lsn.parse(part["lsn"]), part.get("token")) for part in parts]
+        return self._group_file.starts()
 
     @property
     def stretch(self) -> Start:
@@ -261,7 +269,6 @@ class ChangeLog:
 
         Raises if some of them were retired.
         """
-
         last = self.last()
         if last is None or last.number <= number:
             return []

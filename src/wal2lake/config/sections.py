@@ -65,6 +65,12 @@ class SourceConfig(_Section):
         description='With `capture = "poll"`: changes per read, counted at the ends of transactions. '
         "The server keeps them in a temporary file.",
     )
+    transition_timeout: float = Field(
+        300,
+        gt=0,
+        description='With `capture = "auto"`: seconds after which a change from triggers to the WAL is abandoned, '
+        "because transactions are open; it is tried again later.",
+    )
     pooler: bool = Field(
         False,
         description='The DSN connects to a pooler in transaction mode, such as PgBouncer. Needs `capture = "poll"`.',
@@ -179,8 +185,8 @@ class GroupConfig(_Section):
     )
     capture: Annotated[Literal["auto", "wal", "poll", "trigger"], AfterValidator(_available)] = Field(
         "auto",
-        description="How changes are captured: wal (and auto) streams a replication slot, poll reads one through SQL, "
-        "trigger installs statement-level triggers and needs no slot.",
+        description="How changes are captured: wal streams a replication slot, poll reads one through SQL, trigger "
+        "installs statement-level triggers and needs no slot; auto is wal where that is possible, else trigger.",
     )
     flush_interval: float = Field(1.0, ge=0.05, description="Seconds between manifests of the change log, at most.")
     flush_bytes: int = Field(

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,9 +31,9 @@ from ..errors import (
 from ..installation import Installation
 from ..java import find_java
 from ..quoting import identifier
-from ..reconcile import desired_oids, groups_of
+from ..reconcile import Choice, choose, desired_oids, groups_of
 from ..schema import TableSchema
-from ..source import Connection, ServerFacts, connect, replication_refused, server_facts
+from ..source import Connection, ServerFacts, Source, connect, replication_refused, server_facts
 from ..source.copies import require_telling
 from ..source.publishing import PluginTrial, append_name, filter_columns, publication_name, slot_info, slot_name
 from ..source.tables import (
@@ -77,6 +78,7 @@ from .checks import (
     judge_wanted_twice,
 )
 from .findings import Finding, GroupSlot, LakeFacts, Severity
+from .lanes import judge_choice
 from .plugin import judge_numbers, judge_plugin, look_at_plugin
 from .role_sql import dba_publication
 from .triggers import judge_owners, judge_triggers
@@ -110,9 +112,13 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
         # Objects of another installation are not judged: each fix would take something from it.
         findings = [*judge_server(server, over_unix_socket(conn))]
         return [*findings, _from_error("schema wal2lake", error)], 0
-    groups = groups_of(config, stored.groups)
+    choices = _choices(config, stored)
+    groups = tuple(choice.group for choice in choices)
     reads_wal = not groups or not all(group.triggers for group in groups)
-    findings = [*judge_server(server, over_unix_socket(conn), reads_wal)]
+    findings = [
+        *judge_server(server, over_unix_socket(conn), reads_wal),
+        *(finding for choice in choices for finding in judge_choice(choice)),
+    ]
     for group in groups:
         log = ChangeLog(storage_for(config.changelog_path), group.name)
         try:
@@ -164,6 +170,16 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     lost = [name for name, settings in config.tables.items() if settings.withholds and name not in there]
     table_findings += judge_settings(config.tables, names, lost)
     return findings + table_findings, size
+
+
+def _choices(config: Config, stored: Stored) -> list[Choice]:
+    """The groups, with the capture mode that each has or would begin with."""
+    logs = storage_for(config.changelog_path)
+    found = []
+    for group in groups_of(config, stored.groups):
+        with closing(Source(config, group)) as source:
+            found.append(choose(group, ChangeLog(logs, group.name), source))
+    return found
 
 
 def _check_role(

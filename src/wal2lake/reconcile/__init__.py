@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..lazily import names_of
 
 if TYPE_CHECKING:
+    from .capture_mode import Choice, choose
     from .change_policy import FOLLOW, Policy, unfollowed
     from .commands import Commands, GroupSummary
     from .desired_state import DesiredStateReader
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOLLOW",
+    "Choice",
     "Commands",
     "DesiredStateReader",
     "ExchangeNeeded",
@@ -46,6 +48,7 @@ __all__ = [
     "TableRegistry",
     "TableRuntime",
     "Unsaved",
+    "choose",
     "desired_oids",
     "drop_group",
     "drop_other",
@@ -60,6 +63,10 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
+        "capture_mode": (
+            "Choice",
+            "choose",
+        ),
         "change_policy": (
             "FOLLOW",
             "Policy",

@@ -7,7 +7,7 @@ stream before their copies begin.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -56,7 +56,7 @@ class DesiredState:
 class DesiredStateReader:
     def __init__(
         self, group: str, source: SourceDatabase, store: StateStore, naming: Naming, changelog: ChangeLog,
-        executor: Executor, mode: Mode = Mode.WAL,
+        executor: Executor, mode: Callable[[], Mode] = lambda: Mode.WAL,
     ) -> None:  # fmt: skip
         """`mode`: how changes of the group's tables are captured."""
         self._mode = mode
@@ -77,7 +77,7 @@ class DesiredStateReader:
         matched = self._source.match()
         all_records = self._store.tables()
         records = self._live({record.oid: record for record in all_records if record.group == self._group}, all_records)
-        records = {oid: replace(record, mode=self._mode) for oid, record in records.items()}
+        records = {oid: replace(record, mode=self._mode()) for oid, record in records.items()}
         specs = self._by_name(self._store.table_specs())
         for problem in matched.problems:
             self._note_problem(problem, {str(record.id) for record in records.values()}, strict)
@@ -293,7 +293,7 @@ class DesiredStateReader:
             if schema.oid not in records:
                 target = self._naming.first(schema.id, spec)
                 new[schema.oid] = TableRecord(
-                    self._group, schema.oid, schema.id, TableState.PENDING, self._mode, target=target
+                    self._group, schema.oid, schema.id, TableState.PENDING, self._mode(), target=target
                 )
                 if not new_table_needs_copy(target in former, self._naming.replaces(schema)):
                     asking.add(schema.oid)

@@ -48,6 +48,7 @@ from ..state import Lease, StateStore, TableRecord, TableSpec
 from ..state.lifecycle import GroupState, TableState, mode_of
 from .background import BackgroundTasks
 from .capture_link import CaptureLink
+from .lanes import Lanes
 from .state_writer import StateWriter
 from .table_work import GroupParts, TableWork
 from .worker_pool import Workers
@@ -82,9 +83,10 @@ class GroupPorts:
 
 class GroupLoop:
     def __init__(
-        self, config: Config, group: GroupConfig, ports: GroupPorts, resync_on_gap: bool = False
+        self, config: Config, group: GroupConfig, ports: GroupPorts, resync_on_gap: bool = False, auto: bool = False
     ) -> None:  # fmt: skip
-        self.group, self._resync_on_gap = group, resync_on_gap
+        """`auto`: the capture mode of `group` was chosen, and may change."""
+        self.group = group
         self._executor, self._source, self._log, self._lease = ports.executor, ports.source, ports.log, ports.lease
         self._lake, self._store = lake, store = ports.lake, ports.store
         executor, clock = self._executor, self._executor.clock
@@ -101,6 +103,11 @@ class GroupLoop:
         self._stop: Stop = self._stopping
         self._patience = Patience(self._is_stopping, self._waits)
         self._background = BackgroundTasks(group.name, self._wake.set, executor)
+        self._lanes = Lanes(
+            config, group, auto, self._log, self._source, store, self._tables, self._background, self._is_stopping,
+            f"run ({self._lease.holder})", executor,
+        )  # fmt: skip
+        self._resync_on_gap = resync_on_gap = resync_on_gap or self._lanes.fell_back
         schema_changes = SchemaChanges(config, group)
         witness = self._log.witness if config.state.dsn is None else None
         self._state_writer = StateWriter(group.name, self._tables, store, self._background, clock, witness)
@@ -111,7 +118,9 @@ class GroupLoop:
         handovers = Handovers(
             group.name, self._source, store, lake, self._log, self._backlog, self._tables, self._lease.raise_epoch
         )
-        desired_state = DesiredStateReader(group.name, self._source, store, naming, self._log, executor, mode_of(group))
+        desired_state = DesiredStateReader(
+            group.name, self._source, store, naming, self._log, executor, lambda: self._lanes.mode
+        )
         self._reconciler = Reconciler(
             desired_state, self._tables, handovers, schema_changes, self._background, self._drop_lake, executor
         )
@@ -135,7 +144,7 @@ class GroupLoop:
             while not stop.is_set():
                 self._wake.clear()
                 self._step()
-                if self._caught_up() and not self._awaits_move():
+                if self._lanes.changed or (self._caught_up() and not self._awaits_move()):
                     break
                 self._wake.wait(self._capture.freshness.awaited or TURN_SECONDS)
         except Exception as error:
@@ -203,7 +212,7 @@ class GroupLoop:
         capture = self._executor.start(f"end-capture-{self.group.name}", self._capture.stop)
         steps = (
             self._source.interrupt, self._work.close, self._background.close,
-            partial(self._background.finish, ending=True), self._work.finish_jobs,
+            partial(self._background.finish, ending=True), self._lanes.close, self._work.finish_jobs,
             capture.join, self._note_end, self._lease.release, self._source.close,
         )  # fmt: skip
         for step in steps:
@@ -238,6 +247,11 @@ class GroupLoop:
                 log.debug("the lease of group %s can't be renewed: %s", self.group.name, error)
                 self._stopping.wait(1.0)
 
+    @property
+    def begins_again(self) -> bool:
+        """Whether it ended because its capture mode has changed."""
+        return self._lanes.changed
+
     # ---- one turn of the loop
 
     def _step(self) -> None:
@@ -252,7 +266,11 @@ class GroupLoop:
         self._tables.apply_requests(self._capture.logged)
         self._reconciler.move(self._capture.logged)
         if self._capture.lost is not None:
+            if self._lanes.falls_back():
+                return
             self._handle_slot_loss(self._capture.lost)
+        elif self._capture.connected and self._lanes.step(self._capture.stop, self._capture.start):
+            return
         if self._lake.ready:
             self._work.start()
         self._tables.suspend_idle()
@@ -338,14 +356,16 @@ class GroupLoop:
         for table in self._tables:
             settled = table.job is None and not table.resync and not (table.active and table.waiting is not None)
             refused = table.refusal is not None and table.state is TableState.ERRORED
-            if settled and not table.moving_in and not refused and not table.failed_by(lost):
-                table.fail(lost)
+            if settled and not table.moving_in and not refused:
+                if not table.failed_by(lost):
+                    table.fail(lost)
                 if self._resync_on_gap and not table.paused:
                     self._work.request_copy(table)
         drained = not any(table.job is not None or (table.active and not table.resync) for table in self._tables)
         if drained and any(table.resync and table.refusal is None for table in self._tables):
             try:
                 opened = self._capture.start_over()
+                self._lanes.fallen_back()
                 try:
                     self._read_manifests()
                     self._work.copy_pending(opened)

@@ -45,12 +45,13 @@ class _Run:
     """A group's loop on its thread."""
 
     def __init__(
-        self, group: GroupConfig, loop: GroupLoop, stop: Event, once: bool, executor: Executor
+        self, group: GroupConfig, make: MakeGroupLoop, stop: Event, once: bool, executor: Executor
     ) -> None:  # fmt: skip
-        self.group, self._clock = group, executor.clock
+        self.group, self._make, self._clock = group, make, executor.clock
         self.records: tuple[TableRecord, ...] = ()
         self.error: BaseException | None = None
-        self._loop, self._once = loop, once
+        self._loop: GroupLoop | None = None
+        self._once = once
         self._began = self._clock.monotonic()
         self.lasted = 0.0
         """seconds"""
@@ -59,7 +60,11 @@ class _Run:
 
     def _body(self) -> None:
         try:
+            self._loop = self._make(self.group)
             self.records = self._loop.run(self._stop, self._once)
+            while self._loop.begins_again and not self._stop.is_set():
+                self._loop = self._make(self.group)
+                self.records = self._loop.run(self._stop, self._once)
         except BaseException as error:
             self.error = error
         finally:
@@ -70,6 +75,7 @@ class _Run:
         """Whether its failure may be temporary: then it is restarted from durable state."""
         return (
             self.error is not None
+            and self._loop is not None
             and self._loop.has_streamed
             and advise(self.error).kind is not ErrorKind.CONFIGURATION
             and not isinstance(self.error, GroupHeld)
@@ -162,7 +168,7 @@ class Supervisor:
                 self._drop(spec.name)
 
     def _begin(self, group: GroupConfig, stop: Event, once: bool = False) -> _Run:
-        return _Run(group, self._make(group), stop, once, self._executor)
+        return _Run(group, self._make, stop, once, self._executor)
 
     def _end(self, name: str) -> None:
         self._runs[name].end()

@@ -17,15 +17,15 @@ from ..position import Lsn
 from ..schema import TableId, TableSchema
 from .copies import copy_plan, copying, session_snapshot
 from .model import CopySource, SourceIdentity, Standing
-from .ports import OpenSnapshot
-from .publishing import publication, slot
+from .ports import Crossing, OpenSnapshot
+from .publishing import conditions, publication, slot
 from .publishing.slot import SlotInfo
-from .sessions.connect import Connection, bounded, connect, explained, interrupt, query
+from .sessions.connect import Connection, bounded, connect, explained, interrupt
 from .sessions.locking import PATIENT, Patience, blocked, retried
 from .sessions.server import mark, server_facts, wal_written
 from .tables import catalog, matching, selection
 from .tables.facts import changes_counted, refused_heaps
-from .triggers import drop_lane
+from .triggers import drop_lane, may_install
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -236,9 +236,9 @@ class Source:
     def drop_publication(self) -> None:
         """Drop the group's own publications, not a named one; and its triggers, of whichever time they are."""
         self._drop_lane()
-        self._drop_publications()
+        self.drop_publications()
 
-    def _drop_publications(self) -> None:
+    def drop_publications(self) -> None:
         for name in self._publications:
             if name != self._group.publication:
                 self._ask(partial(publication.drop, name=name, mark=self.installation.mark))
@@ -246,6 +246,27 @@ class Source:
     @property
     def _publications(self) -> tuple[str, str]:
         return publication.publication_name(self._group.name), publication.append_name(self._group.name)
+
+    def wal_obstacles(self) -> tuple[str, ...]:
+        """Why no slot of the group could be made and streamed."""
+        name = self.slot_name
+        return self._ask(lambda c: conditions.stream_obstacles(c, self._config.source, name))
+
+    def may_install_triggers(self) -> bool:
+        """Whether the role may install triggers on the group's tables, so that they always fire."""
+        oids = [table.oid for table in self.match().tables]
+        return self._ask(lambda c: may_install(c, oids))
+
+    def crossing(self) -> Crossing | None:
+        """The steps from triggers to a slot, if there are triggers."""
+
+    def clear_other_lane(self) -> None:
+        """Drop what the group has of triggers. Raises SourceBusy if tables are locked."""
+        self._drop_lane()
+
+    def announce(self, event: str) -> None:
+        """Notify those who listen to changes of the capture mode."""
+        self._ask(lambda c: c.execute("SELECT pg_notify('wal2lake_events', %s)", [event]))
 
     def slot(self) -> SlotInfo | None:
         name = self.slot_name
@@ -313,16 +334,7 @@ class Source:
 
     def standing(self) -> Standing:
         name = self.slot_name
-
-        def look(connection: Connection) -> Standing:
-            with explained("reading", f"slot {name}"):
-                row = connection.execute(query("standing"), {"slot": name}).fetchone()
-            if row is None:
-                return Standing(False, None, None, 0, 0)
-            active, received, acknowledged, lag, retained = row
-            return Standing(active, _lsn(received), _lsn(acknowledged), int(lag), int(retained))
-
-        return self._ask(look)
+        return self._ask(lambda c: conditions.standing(c, name))
 
     def interrupt(self) -> None:
         """Cancel the running query and refuse further ones: the group is about to end. For any thread."""
@@ -373,10 +385,6 @@ def _parts(schemas: Sequence[TableSchema]) -> tuple[list[tuple[int, TableId]], l
     """Tables that are published completely, and those with a row filter or column list."""
     narrowed = [schema for schema in schemas if schema.where is not None or schema.only]
     return [(schema.oid, schema.id) for schema in schemas if schema not in narrowed], narrowed
-
-
-def _lsn(text: str | None) -> Lsn | None:
-    return None if text is None else Lsn.parse(text)
 
 
 def _one(connection: Connection, question: LiteralString, values: Sequence[Any] = ()) -> Any:

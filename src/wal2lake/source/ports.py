@@ -22,6 +22,7 @@ from ..position import Lsn
 from ..retry import CAPTURE, Backoff
 from ..schema import TableId, TableSchema
 from ..types import PgType
+from ..visibility import Visibility
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
 from .publishing.slot import SlotInfo
 from .sessions.locking import PATIENT, Patience
@@ -122,6 +123,45 @@ class ChangeSource(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Where the stream of a slot takes over from triggers."""
+
+    seen: Visibility
+    """what triggers have captured, and the boundary up to which the stream is compared with it"""
+    appends: Lsn | None
+    """from where on the slot has the publication of append-only tables; None: there is none"""
+
+
+class Crossing(Protocol):
+    """The steps from triggers to the stream of a slot. Until the log says that it is crossed, `undo` is enough.
+
+    begin    tables are published, the slot is made; all transactions that ran then have a number below X
+    ready    all below X have ended, and triggers have captured them
+    finish   while nothing is being captured: the position and the snapshot at which the stream takes over
+    """
+
+    def obstacles(self, oids: Collection[int]) -> tuple[str, ...]:
+        """What has to change first, at the server or at a table."""
+
+    def begin(self, oids: Collection[int], patience: Patience) -> None:
+        """Publish the tables and make the slot. Raises SourceBusy if the wait for open transactions is stopped."""
+
+    def ready(self, oids: Collection[int], token: str) -> bool:
+        """Whether `finish` would succeed. Raises SourceRefused if the tables can't be crossed any more.
+
+        `token`: the snapshot of the last durable drain.
+        """
+
+    def finish(self, oids: Collection[int], token: str) -> Crossed | None:
+        """None if rows are left that the last durable drain does not have."""
+
+    def undo(self) -> None:
+        """Drop the slot and the publications."""
+
+    def close(self) -> None: ...
 
 
 class ControlSession(Protocol):
@@ -304,6 +344,24 @@ class SourceDatabase(Protocol):
 
     def drop_publication(self) -> None:
         """Drop the group's own publications; not a named one."""
+
+    def wal_obstacles(self) -> tuple[str, ...]:
+        """Why no slot of the group could be made and streamed; empty: nothing is known that blocks it."""
+
+    def may_install_triggers(self) -> bool:
+        """Whether the role may install triggers on the group's tables, so that they always fire."""
+
+    def crossing(self) -> Crossing | None:
+        """The steps from triggers to the stream of a slot; None if it has none to go."""
+
+    def clear_other_lane(self) -> None:
+        """Drop what the group has of the capture mode that it does not use: triggers, or slot and publications.
+
+        Raises SourceBusy if tables are locked for long; then it is to be called again.
+        """
+
+    def announce(self, event: str) -> None:
+        """Notify those who listen to changes of the capture mode."""
 
     def slot(self) -> SlotInfo | None: ...
     def create_slot(self, patience: Patience = PATIENT) -> OpenSnapshot:

@@ -20,6 +20,7 @@ from .tables import catalog
 from .triggers import copies, installing
 from .triggers import lane as lanes
 from .triggers.installing import Condition
+from .wal_crossing import WalCrossing
 
 
 def whole(schema: TableSchema) -> TableSchema:
@@ -92,7 +93,7 @@ class TriggerSource(Source):
         """The group's lane. The triggers are there already, and nobody writes who has not met them."""
         del patience
         # Of the time when the group had a slot.
-        self._drop_publications()
+        self.drop_publications()
         name, mark = self.slot_name, self.installation.mark
         self._ask(lambda c: lanes.create(c, name, mark))
         holder = self._connect()
@@ -104,6 +105,14 @@ class TriggerSource(Source):
 
     def open_snapshot(self, patience: Patience = PATIENT) -> SessionSnapshot:
         return copies.agreed(self._connect, self.slot_name, patience)
+
+    def crossing(self) -> WalCrossing:
+        return WalCrossing(self._config, self._group)
+
+    def clear_other_lane(self) -> None:
+        """Drop the slot and the publications that an unfinished change to the WAL has left."""
+        super().drop_slot()
+        self.drop_publications()
 
     def drop_slot(self) -> None:
         """End the lane; the triggers may stay, because a new lane begins with a snapshot. A slot of the group goes."""

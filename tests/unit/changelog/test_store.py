@@ -19,6 +19,7 @@ from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import LakeType
+from wal2lake.visibility import Visibility
 
 SCHEMA = TableSchema(
     42,
@@ -248,6 +249,21 @@ def test_a_segment_whose_writing_failed_can_not_be_finished(log: ChangeLog) -> N
         writer.write(SegmentRows(42, version, pa.record_batch({"other": pa.array(["x"])}), 1, 0, 0, 0, 0))
     with pytest.raises(ValueError, match="closed"):
         writer.finish()
+
+
+def test_a_log_of_triggers_goes_on_with_a_slot_where_it_has_crossed(storage: LogStorage) -> None:
+    log = ChangeLog(storage, "g")
+    crossing = Visibility.of("7:8:7", Lsn(200))
+    log.create(ORIGIN, "a_slot")
+    by_triggers = [log.by_triggers]
+    log.begin(Lsn(100), token="5:5:")
+    log.publish(Lsn(150), 1, None, {}, "7:8:7")
+    by_triggers += [log.by_triggers, log.reopened().by_triggers]
+    log.cross(crossing)
+    by_triggers += [log.by_triggers, log.reopened().by_triggers]
+    assert (log.reopened().stretch.crossing, log.position()) == (crossing, Lsn(150))
+    log.begin(Lsn(300), token="9:9:")
+    assert [*by_triggers, log.by_triggers] == [False, True, True, False, False, True]
 
 
 def test_sweep_leaves_the_file_that_another_living_process_is_about_to_name(log_on_disk: ChangeLog) -> None:

@@ -1,5 +1,6 @@
 """Publications, slots and timelines."""
 
+from .conditions import stream_obstacles
 from .plugin import PluginTrial, try_plugin
 from .publication import (
     append_name,
@@ -45,6 +46,7 @@ __all__ = [
     "published_types",
     "slot_info",
     "slot_name",
+    "stream_obstacles",
     "tables_of",
     "timeline_left_at",
     "timeline_left_at_through_sql",

@@ -1,6 +1,7 @@
 """Capture by statement-level triggers: what is installed, and how the buffers that they fill are read."""
 
-from .installing import Condition, drop_lane, tidy
+from .draining import unread
+from .installing import Condition, drop_lane, may_install, tidy
 from .installing import conditions as trigger_conditions
 from .installing import exists as has_buffers
 from .installing import obstacles as trigger_obstacles
@@ -15,7 +16,9 @@ __all__ = [
     "drop_lane",
     "has_buffers",
     "lane_info",
+    "may_install",
     "tidy",
     "trigger_conditions",
     "trigger_obstacles",
+    "unread",
 ]

@@ -69,6 +69,14 @@ def _filled(conn: Connection, present: Sequence[Buffer], last: PgSnapshot | None
         return [Filled(present[number], ordered) for number, ordered in found.fetchall()]
 
 
+def unread(conn: Connection, lane: str, token: str) -> str | None:
+    """The present snapshot, if the buffers have no row that it sees and the snapshot of the last drain does not."""
+    drain = begin(conn, lane, PgSnapshot.parse(token), Lsn(0))
+    with explained("ending", "a drain"):
+        conn.execute("COMMIT")
+    return None if drain.filled else str(drain.snapshot)
+
+
 def _unseen(last: PgSnapshot | None) -> str:
     return "true" if last is None else f"NOT pg_visible_in_snapshot(xid, '{last}')"
 

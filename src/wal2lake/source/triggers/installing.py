@@ -78,6 +78,18 @@ def exists(conn: Connection) -> bool:
     return bool(row and row[0])
 
 
+def may_install(conn: Connection, oids: Collection[int]) -> bool:
+    """Whether the role owns these tables, and may have the schema of the buffers."""
+    with explained("reading", "the privileges of the role"):
+        row = conn.execute(
+            "SELECT (has_database_privilege(current_database(), 'CREATE') OR EXISTS ("
+            "  SELECT FROM pg_namespace WHERE nspname = 'wal2lake_changes' AND pg_has_role(nspowner, 'USAGE')))"
+            " AND NOT EXISTS (SELECT FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE'))",
+            [list(oids)],
+        ).fetchone()
+    return bool(row and row[0])
+
+
 def prepare(conn: Connection) -> None:
     """Make the schema of the buffers, unless it is there."""
     if not exists(conn):
