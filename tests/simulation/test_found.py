@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+import pytest
+
 from simulation.checks import records
 from simulation.disturbances import Disturbances, Kind
 from simulation.hooked import Call
@@ -138,3 +140,20 @@ def test_a_table_does_not_stream_while_it_lacks_rows_of_a_partition() -> None:
     assert failures > 2
     began = workload.passed.index(("STREAMING", "CATCHUP"))
     assert set(workload.passed[began + 1 :]) == {("CATCHUP", "ERRORED"), ("ERRORED", "CATCHUP")}
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_changes_that_are_captured_before_the_first_copies_begin_are_applied_after_them(seed: int) -> None:
+    """They counted as copied, and were lost: the copies are made at the snapshot of the slot, which is older."""
+    waited: list[Call] = []
+
+    def hook(call: Call) -> None:
+        captures = world.executor.processes(lambda process: "capture" in process)
+        if captures and not waited and (call.process, call.subject) == ("main-1", "default/manifests"):
+            assert not world.copied
+            waited.append(call)
+            world.executor.sleep(10.0)
+
+    world = World(seed, Changes(), hook, steps=10)
+    world.run()
+    assert waited

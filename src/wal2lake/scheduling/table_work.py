@@ -174,9 +174,11 @@ class TableWork:
         return self._capture.appends or not self._source.append_only(table.schema)
 
     def _begin_copies(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
+        # A snapshot that is opened later includes what was seen; that of a new slot only what was before it.
+        seen = self._backlog.seen if opened is None else self._log.stretch.copied
         for table in tables:
             # Manifests that a copy includes are deleted only from here on: waiting copies hold nothing.
-            table.begin_copy(self._backlog.seen)
+            table.begin_copy(seen)
         self._copies.start(tables, opened)
 
     def _may_copy(self, schema: TableSchema) -> None:
