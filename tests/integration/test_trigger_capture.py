@@ -15,8 +15,11 @@ import pytest
 from decoding import KINDS, Source
 from servers import Database, can_declare, server_major
 from trigger_lanes import Lane
+from waiting import wait_until
 from wal2lake.errors import OtherInstallation, SourceRefused
+from wal2lake.position import Lsn
 from wal2lake.source import connect
+from wal2lake.source.sessions import Patience
 from wal2lake.source.triggers import Condition, tidy, trigger_conditions
 
 OWN_TYPES = (
@@ -465,6 +468,36 @@ def test_a_copy_is_at_the_position_of_its_drain(lane: Lane) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_copy_whose_answer_another_copy_asks_over_asks_again(lane: Lane) -> None:
+    database, lanes = lane.database, "wal2lake_changes.lanes"
+    taken: list[Lsn] = []
+    given_up = threading.Event()
+
+    def take() -> None:
+        with lane.source.open_snapshot(Patience(given_up.is_set)) as opened:
+            taken.append(opened.snapshot.lsn)
+
+    copier = threading.Thread(target=take)
+    copier.start()
+    try:
+        asked = f"SELECT asked FROM {lanes} WHERE answered IS NULL"
+        wait_until(lambda: database.value(asked) is not None, 10, "the copy to ask")
+        # As one transaction, so that the answer can't be read in between.
+        database.execute(
+            f"UPDATE {lanes} SET answered = asked, granted = true;"
+            f"UPDATE {lanes} SET asked = 'another', answered = NULL, granted = false"
+        )
+        database.execute(f"UPDATE {lanes} SET asked = NULL")
+        wait_until(lambda: database.value(asked) is not None, 10, "the copy to ask again")
+        position = database.value(f"SELECT asked_position::text FROM {lanes}")
+        database.execute(f"UPDATE {lanes} SET answered = asked, granted = true")
+        wait_until(lambda: not copier.is_alive(), 10, "the copy to have its snapshot")
+        assert taken == [Lsn.parse(position)]
+    finally:
+        given_up.set()
+        copier.join()
 
 
 def test_a_buffer_that_is_emptied_behind_the_drains_does_not_grow(lane: Lane) -> None:

@@ -63,11 +63,15 @@ def _granted(control: Connection, lane: str, snapshot: ExportedSnapshot, patienc
 
         def answered() -> bool:
             row = control.execute(
-                "SELECT answered, granted FROM wal2lake_changes.lanes WHERE lane = %s", [lane]
+                "SELECT asked, answered, granted FROM wal2lake_changes.lanes WHERE lane = %s", [lane]
             ).fetchone()
             if row is None:
                 raise SourceBusy(operation="asking for", object="a drain", cause="the triggers were removed")
-            answer[:] = [row[1]] if row[0] == number else []
+            if row[0] != number:
+                # It was answered, and another copy asked before the answer was read.
+                answer[:] = [False]
+            elif row[1] == number:
+                answer[:] = [row[2]]
             return bool(answer)
 
         try:
