@@ -20,6 +20,7 @@ from wal2lake.capture.report import CaptureReport, CaptureState
 from wal2lake.capture.worker import CaptureWorker
 from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import Config
+from wal2lake.decode import Messages
 from wal2lake.position import Lsn
 from wal2lake.source.ports import CaptureSource, StreamRequest
 
@@ -27,6 +28,18 @@ GROUP, SLOT = "g", "wal2lake_g"
 PER_READ = 5
 """messages at once: most reads end in the middle of a transaction"""
 CONNECTIONS = 3
+
+
+class BrokenStream(ScriptedStream):
+    """A stream whose server hangs up after some reads."""
+
+    left = 30
+
+    def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
+        self.left -= 1
+        if self.left == 0:
+            self._server.disconnect()
+        return super().read(timeout, wake)
 
 
 class Until:
@@ -124,13 +137,13 @@ def test_the_change_log_leads_to_the_rows_of_the_scripted_server_though_it_hangs
     opened: list[ScriptedStream] = []
 
     def open(request: StreamRequest) -> ScriptedStream:
-        opened.append(model.stream(request, PER_READ, hang_up))
+        opened.append(
+            (BrokenStream if len(opened) + 1 < CONNECTIONS else ScriptedStream)(model, request, PER_READ, wait)
+        )
         return opened[-1]
 
-    def hang_up(timeout: float, wake: Sequence[int]) -> None:
+    def wait(timeout: float, wake: Sequence[int]) -> None:
         select.select(wake, [], [], min(timeout, 0.05))
-        if len(opened) < CONNECTIONS:
-            model.disconnect()
 
     rows: dict[int, str | None] = {}
     for row in group.capture(CaptureSource(open, model.catalog, model.control), end):
