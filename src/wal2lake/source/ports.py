@@ -303,7 +303,8 @@ class SourceDatabase(Protocol):
         """Updates and deletes in PostgreSQL's statistics, for each table by heap."""
 
     def drop_publication(self) -> None:
-        """Drop the group's own publications; not a named one."""
+        """Drop the group's own publications; not a named one. Raises SourceBusy if another session is altering one, or
+        dropping one of its tables."""
 
     def slot(self) -> SlotInfo | None: ...
     def create_slot(self, patience: Patience = PATIENT) -> OpenSnapshot:
