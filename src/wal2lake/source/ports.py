@@ -20,7 +20,7 @@ from ..config import GroupConfig, TableConfig
 from ..errors import ConfigError, ValueRefused, Wal2LakeError
 from ..position import Lsn
 from ..retry import CAPTURE, Backoff
-from ..schema import TableId, TableSchema
+from ..schema import Bounds, TableId, TableSchema
 from ..types import PgType
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
 from .publishing.slot import SlotInfo
@@ -174,8 +174,8 @@ class CatalogReader(Protocol):
     ) -> Mapping[int, TableSchema]:
         """Schemas by oid; tables that do not exist are left out. Raises ConfigError if a setting does not fit."""
 
-    def partition_predicate(self, leaf: int) -> str | None:
-        """A partition's constraint, as PostgreSQL writes it."""
+    def partition_bounds(self, leaf: int) -> Bounds | None:
+        """Which rows of its root are in a partition; None if no condition tells."""
 
     def published(self, publication: str) -> frozenset[int]:
         """The tables in a publication; empty if it does not exist."""
