@@ -142,7 +142,8 @@ class History:
     ) -> None:
         self.rows = [row for row in self.rows if not holds(row)]
         self._next()
-        self._truncations.append(Truncation(Lsn(self.lsn), self.seq, relation, predicate, self.xid))
+        columns = tuple((column.name, column.attnum) for column in self.schema.columns)
+        self._truncations.append(Truncation(Lsn(self.lsn), self.seq, relation, predicate, self.xid, columns))
 
     def batch(self, manifest: int, *, files: int = 1, skip_before: Lsn | None = None) -> Batch:
         """The changes since the last batch."""

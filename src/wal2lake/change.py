@@ -98,6 +98,8 @@ class Truncation:
     """PostgreSQL's constraint of that partition (pg_get_partition_constraintdef); None if it is unknown"""
     xid: int | None = field(default=None, compare=False)
     """of its transaction, 32 bits; None in change logs of earlier versions"""
+    columns: tuple[tuple[str, int], ...] | None = None
+    """names and attribute numbers of the columns in `predicate`; None in change logs of earlier versions"""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from simulation.statements import (
 )
 from waiting import wait_until
 from wal2lake.config import Config
-from wal2lake.errors import ConnectionFailed, CopyFailed, SourceError, TableMissing, UpdatesRefused
+from wal2lake.errors import ConnectionFailed, CopyFailed, SourceBusy, SourceError, TableMissing, UpdatesRefused
 from wal2lake.schema import ReplicaIdentity, TableId
 from wal2lake.source.database import Source
 from wal2lake.source.polling import PollingStream
@@ -128,6 +128,24 @@ def test_publications_hold_what_can_be_published(place: Place) -> None:
     assert place.published() == {place.oid("t")}
     source.drop_publication()
     assert not source.appends()
+    assert place.published() == frozenset()
+
+
+def test_a_publication_is_dropped_beside_a_transaction_that_drops_tables(place: Place) -> None:
+    """Unless one of them is in the publication: then others have to be waited for."""
+    source, session = place.source, place.server.session()
+    source.publish(source.describe([place.oid("t")]))
+    session.execute(drop_table("other"))
+    source.drop_publication()
+    session.commit()
+    assert place.published() == frozenset()
+    source.publish(source.describe([place.oid("t")]))
+    session.execute(drop_table("t"))
+    with pytest.raises(SourceBusy):
+        source.drop_publication()
+    session.rollback()
+    assert place.published() == {place.oid("t")}
+    source.drop_publication()
     assert place.published() == frozenset()
 
 

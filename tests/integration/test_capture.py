@@ -331,6 +331,7 @@ def test_leaves_with_another_column_order_and_later_leaves_go_to_the_root(captur
     truncations = [t for m in captured.log.after(0) for cut in m.tables.values() for t in cut.truncations]
     assert [t.relation for t in truncations] == [captured.oid("t1")]
     assert truncations[0].predicate is not None and "id >= 0" in truncations[0].predicate
+    assert truncations[0].columns == (("id", 1),)
 
 
 def test_rows_written_before_an_alter_keep_the_shape_they_were_written_in(captured: CapturedGroup) -> None:

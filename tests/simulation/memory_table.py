@@ -262,11 +262,14 @@ def conditions(before: TableSchema, batch: Batch) -> dict[Truncation, predicates
         # All rows that are left by then came in the batch, which knows their partitions.
         return {}
     try:
-        # In the names of the catalog at that time; as in the lake, one that the table lacks tells nothing.
-        names = {name: name for name in schema.names}
-        return {each: predicates.condition(each.predicate, names) for each in parts}
+        return {each: within(_bounds(each), schema) for each in parts}
     except predicates.Unsupported:
         raise _untold(schema) from None
+
+
+def _bounds(truncation: Truncation) -> Bounds | None:
+    text, columns = truncation.predicate, truncation.columns
+    return Bounds(text, columns) if text is not None and columns is not None else None
 
 
 def archived(rows: Iterable[Row], before: TableSchema, after: TableSchema) -> tuple[TableSchema, list[Row]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wal2lake.config import GroupConfig, GroupTables, TableConfig
 from wal2lake.errors import ConfigError
 from wal2lake.position import Lsn
-from wal2lake.schema import TableSchema
+from wal2lake.schema import Bounds, TableSchema
 from wal2lake.source.publishing.slot import SlotInfo
 from wal2lake.source.sessions.server import ServerFacts
 from wal2lake.source.tables.catalog_table import CatalogTable
@@ -99,10 +99,9 @@ class ScriptedCatalog:
     ) -> Mapping[int, TableSchema]:
         return described(self._server, self._state, oids, overrides)
 
-    def partition_predicate(self, leaf: int) -> str | None:
+    def partition_bounds(self, leaf: int) -> Bounds | None:
         state = self._state
-        bounds = state.bounds(state.tables[leaf]) if leaf in state.tables else None
-        return bounds.text if bounds is not None else None
+        return state.bounds(state.tables[leaf]) if leaf in state.tables else None
 
     def published(self, publication: str) -> frozenset[int]:
         found = self._state.publications.get(publication)

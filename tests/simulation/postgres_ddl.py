@@ -62,8 +62,6 @@ class Definitions:
         self._transaction.lock([*parents, *(one.oid for one in gone)], Lock.EXCLUSIVE)
         for one in gone:
             self._transaction.undefine(one.oid)
-        for publication in self._transaction.state.publications.values():
-            self._transaction.publication(replace(publication, tables=publication.tables - {one.oid for one in gone}))
 
     def rename_table(self, name: str, new: str) -> None:
         table, id = self._transaction.table(name), TableId.parse(new)
@@ -218,6 +216,10 @@ class Definitions:
         self._transaction.publication(publication)
 
     def drop_publication(self, name: str) -> None:
+        others = self._server.others(self._transaction)
+        tables = self._transaction.state.publications[name].tables
+        if any(other.alters(name) or other.drops(tables) for other in others):
+            raise Blocked(f"publication {name} is being altered")
         self._transaction.assign()
         self._transaction.forget_publication(name)
 

@@ -183,7 +183,15 @@ class ScriptedSource:
                     transaction.ddl.drop_publication(name)
 
         self._state()
-        self._server.run(drop)
+        try:
+            self._server.run(drop)
+        except Blocked as blocked:
+            raise SourceBusy(
+                operation="dropping",
+                object=f"the publications of group {self._group.name}",
+                cause=str(blocked),
+                remedy="wait",
+            ) from blocked
 
     @property
     def _publications(self) -> tuple[str, str]:

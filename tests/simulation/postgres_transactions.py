@@ -107,7 +107,12 @@ class Transaction:
         return State(
             tables,
             {oid: found for oid, found in rows.items() if oid in tables},
-            {name: one for name, one in publications.items() if one is not None},
+            # A table that is dropped leaves its publications, which others may drop or alter meanwhile.
+            {
+                name: one if one.tables <= tables.keys() else replace(one, tables=one.tables & tables.keys())
+                for name, one in publications.items()
+                if one is not None
+            },
         )
 
     def table(self, name: str | TableId) -> ScriptedTable:
@@ -270,6 +275,9 @@ class Transaction:
 
     def alters(self, publication: str) -> bool:
         return publication in self._publications
+
+    def drops(self, oids: Collection[int]) -> bool:
+        return any(oid in oids for oid, table in self._tables.items() if table is None)
 
     def define(self, table: ScriptedTable) -> None:
         self._tables[table.oid] = table

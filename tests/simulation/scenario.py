@@ -18,7 +18,7 @@ from simulation.world import Workload, World
 WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
     "busy": Busy, "life": Life, "managed": Managed, "changes": lambda seed: Changes(),
 }  # fmt: skip
-DRAWN = ("busy", "life")
+DRAWN = ("busy", "life", "managed")
 """those that a seed chooses from"""
 
 

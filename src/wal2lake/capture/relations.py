@@ -11,17 +11,25 @@ until the setting is corrected and the table is re-copied: nothing gets into the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..changelog import ChangeLog
 from ..config import GroupTables, TableConfig, settings_of
 from ..decode import Relation, RelationColumn, Target
 from ..errors import ConfigError, SourceError
-from ..schema import Column, Membership, ReplicaIdentity, TableId, TableSchema
+from ..schema import Bounds, Column, Membership, ReplicaIdentity, TableId, TableSchema
 from ..source import CatalogReader
 from ..source.publishing import append_name, publication_name
-from ..source.tables import CatalogTable, anything_masked, lost_masks, masked_column, means, overrides_by_table
+from ..source.tables import (
+    CatalogColumn,
+    CatalogTable,
+    anything_masked,
+    lost_masks,
+    masked_column,
+    means,
+    overrides_by_table,
+)
 from ..types import Masking, delimiter, lake_type
 from . import column_identity
 
@@ -59,7 +67,7 @@ class RelationResolver:
         leaf = relation.oid if root != relation.oid else None
         if leaf is not None:
             self._note_membership(leaf, current)
-        if current is None or not _agrees(current, relation):
+        if current is None or not self._agrees(current, relation, table):
             if agreed:
                 raise _not_agreed()
             log.info("relation %s.%s differs from the catalog: its message is used", relation.namespace, relation.name)
@@ -77,8 +85,8 @@ class RelationResolver:
         self.names[schema.oid] = str(schema.id)
         # Bounds of a partition may contain values that a mask hides, and do not apply to masked values.
         bounded = leaf is not None and not schema.masked
-        predicate = self._predicate(leaf) if leaf is not None and bounded else None
-        return Target(schema, self._log.schemas.version(schema), leaf, predicate)
+        bounds = self._bounds(leaf) if leaf is not None and bounded else None
+        return Target(schema, self._log.schemas.version(schema), leaf, bounds)
 
     def _former_root(self, oid: int) -> int:
         """The table that a relation was a partition of when the change was made, if it is none now.
@@ -148,9 +156,26 @@ class RelationResolver:
     def _by_name(self) -> Mapping[str, TableConfig]:
         return overrides_by_table(self._overrides)
 
-    def _predicate(self, leaf: int) -> str | None:
+    def _agrees(self, root: TableSchema, relation: Relation, table: CatalogTable | None) -> bool:
+        """Whether the columns of a message are those in the catalog. A partition may have them in another order."""
+        if not root.partitioned:
+            return _agrees(root, relation)
+        if sorted(_shapes(root.columns)) != sorted(_shapes(relation.columns)):
+            return False
+        if table is not None:
+            # Only the order shows whether columns have swapped their names.
+            names = frozenset(root.names)
+            return _shapes(column for column in table.columns if column.name in names) == _shapes(relation.columns)
+        # The partition is dropped: columns have kept their names if they had the same ones in the schema before.
+        last = self._log.schemas.last(root.oid)
+        if last is None:
+            return False
+        before = {column.name: column.attnum for column in last.columns}
+        return all(before.get(column.name, column.attnum) == column.attnum for column in root.columns)
+
+    def _bounds(self, leaf: int) -> Bounds | None:
         try:
-            return self._catalog.partition_predicate(leaf)
+            return self._catalog.partition_bounds(leaf)
         except SourceError as error:
             # The partition is locked or dropped: the truncation says that its bounds are unknown.
             log.warning("bounds of partition %d could not be read: %s", leaf, error)
@@ -258,9 +283,11 @@ def _numbers(
 
 
 def _agrees(schema: TableSchema, relation: Relation) -> bool:
-    ours = [(column.name, column.type_oid, column.typmod) for column in schema.columns]
-    sent = [(column.name, column.type_oid, column.typmod) for column in relation.columns]
-    return sorted(ours) == sorted(sent) if schema.partitioned else ours == sent
+    return _shapes(schema.columns) == _shapes(relation.columns)
+
+
+def _shapes(columns: Iterable[Column | CatalogColumn | RelationColumn]) -> list[tuple[str, int, int]]:
+    return [(column.name, column.type_oid, column.typmod) for column in columns]
 
 
 def _with_identity(schema: TableSchema, relation: Relation, known: Sequence[TableSchema] = ()) -> TableSchema:

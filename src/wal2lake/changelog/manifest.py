@@ -148,10 +148,16 @@ def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
         oid=data["oid"],
         name=data["name"],
         segments=tuple(Segment(**{**one, "leaves": tuple(one.get("leaves", ()))}) for one in data["segments"]),
-        truncations=tuple(Truncation(**{**t, "commit_lsn": Lsn.parse(t["commit_lsn"])}) for t in data["truncations"]),
+        truncations=tuple(map(_truncation_from_json, data["truncations"])),
         refusals=tuple(Refusal(**{**r, "commit_lsn": Lsn.parse(r["commit_lsn"])}) for r in data["refusals"]),
         attached={
             int(leaf): tuple(Membership(**level) for level in levels)
             for leaf, levels in data.get("attached", {}).items()
         },
     )
+
+
+def _truncation_from_json(data: Mapping[str, Any]) -> Truncation:
+    columns = data.get("columns")
+    names = None if columns is None else tuple((name, number) for name, number in columns)
+    return Truncation(**{**data, "commit_lsn": Lsn.parse(data["commit_lsn"]), "columns": names})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..change import Refusal, Truncation
 from ..position import Lsn
-from ..schema import ReplicaIdentity, TableSchema
+from ..schema import Bounds, ReplicaIdentity, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +48,8 @@ class Target:
     version: int
     leaf: int | None = None
     """oid of the partition when the table is partitioned"""
-    predicate: str | None = None
-    """the partition's constraint, stored with a truncation"""
+    bounds: Bounds | None = None
+    """of the partition, stored with a truncation; None: unknown"""
 
 
 ResolveRelation = Callable[[Relation], Target | None]

@@ -247,7 +247,8 @@ class Decoder:
             for oid in parse_truncate(part.message(number)):
                 if (binding := self._bound(oid, number, described)) is not None:
                     target, lsn = binding.target, Lsn(begin.commit_lsn)
-                    yield target.schema.oid, Truncation(lsn, seq, target.leaf, target.predicate, begin.xid)
+                    text, columns = (target.bounds.text, target.bounds.columns) if target.bounds else (None, None)
+                    yield target.schema.oid, Truncation(lsn, seq, target.leaf, text, begin.xid, columns)
 
     def _refusals(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Refusal]]:
         for number, begin, seq in _places(part, REFUSED):

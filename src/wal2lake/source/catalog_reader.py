@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from ..config import GroupConfig, SourceConfig, TableConfig
-from ..schema import TableSchema
+from ..schema import Bounds, TableSchema
 from ..types import PgType
 from .publishing import publication
 from .sessions.reopened import ReopenedSession
@@ -40,8 +40,8 @@ class PostgresCatalog:
     ) -> Mapping[int, TableSchema]:
         return catalog.describe(self._session.get(), oids, overrides)
 
-    def partition_predicate(self, leaf: int) -> str | None:
-        return catalog.partition_predicate(self._session.get(), leaf)
+    def partition_bounds(self, leaf: int) -> Bounds | None:
+        return catalog.partition_bounds(self._session.get(), leaf)
 
     def published(self, publication_name: str) -> frozenset[int]:
         return publication.tables_of(self._session.get(), publication_name)

@@ -20,7 +20,7 @@ from ..config import GroupConfig, TableConfig
 from ..errors import ConfigError, ValueRefused, Wal2LakeError
 from ..position import Lsn
 from ..retry import CAPTURE, Backoff
-from ..schema import TableId, TableSchema
+from ..schema import Bounds, TableId, TableSchema
 from ..types import PgType
 from ..visibility import Visibility
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
@@ -214,8 +214,8 @@ class CatalogReader(Protocol):
     ) -> Mapping[int, TableSchema]:
         """Schemas by oid; tables that do not exist are left out. Raises ConfigError if a setting does not fit."""
 
-    def partition_predicate(self, leaf: int) -> str | None:
-        """A partition's constraint, as PostgreSQL writes it."""
+    def partition_bounds(self, leaf: int) -> Bounds | None:
+        """Which rows of its root are in a partition; None if no condition tells."""
 
     def published(self, publication: str) -> frozenset[int]:
         """The tables in a publication; empty if it does not exist."""
@@ -343,7 +343,8 @@ class SourceDatabase(Protocol):
         """Updates and deletes in PostgreSQL's statistics, for each table by heap."""
 
     def drop_publication(self) -> None:
-        """Drop the group's own publications; not a named one."""
+        """Drop the group's own publications; not a named one. Raises SourceBusy if another session is altering one, or
+        dropping one of its tables."""
 
     def wal_obstacles(self) -> tuple[str, ...]:
         """Why no slot of the group could be made and streamed; empty: nothing is known that blocks it."""

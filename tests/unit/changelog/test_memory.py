@@ -107,6 +107,17 @@ def test_a_full_storage_takes_nothing_more_until_there_is_room() -> None:
     assert log.reopened().acknowledged() == Lsn(200)
 
 
+def test_a_hold_that_is_reported_as_failed_is_not_kept() -> None:
+    """As in a directory, whose lock ends with the call that fails."""
+    faults = Faults()
+    storage = MemoryStorage(faults)
+    faults.after(storage.calls, OSError(errno.EIO, "lost"))
+    with pytest.raises(OSError, match="lost"), storage.held():
+        pass
+    with storage.held():
+        pass
+
+
 def test_a_crash_of_the_holder_frees_the_log_and_leaves_its_open_segments_as_orphans() -> None:
     storage = MemoryStorage()
     log = begun(storage)

@@ -26,6 +26,7 @@ from wal2lake.decode import Relation, Target
 from wal2lake.decode.messages import Messages
 from wal2lake.errors import SourceError
 from wal2lake.position import ZERO, Lsn
+from wal2lake.schema import Bounds
 
 ONE = table({"id": "int", "name": "string"}, oid=1)
 TWO = table({"id": "int"}, oid=2, name="two")
@@ -170,8 +171,11 @@ def test_a_resolver_that_fails_loses_nothing() -> None:
 
 
 def test_partitions_with_another_order_of_columns_come_in_one_batch_in_order() -> None:
+    def bounds(leaf: int) -> Bounds:
+        return Bounds(f"part {leaf}", (("id", 1),))
+
     root = table({"id": "int", "name": "string"}, oid=1, partitioned=True)
-    made = InlineDecoder(lambda described: Target(root, 1, described.oid, f"part {described.oid}"), ZERO)
+    made = InlineDecoder(lambda described: Target(root, 1, described.oid, bounds(described.oid)), ZERO)
     made.feed([
         begin(100), relation(root, 11), relation(root, 12, ["name", "id"]), insert(11, ["1", "a"]),
         insert(12, ["b", "2"]), insert(11, ["3", "c"]), truncate(12), delete(12, [None, "4"]), commit(100),
@@ -182,6 +186,7 @@ def test_partitions_with_another_order_of_columns_come_in_one_batch_in_order() -
     ]  # fmt: skip
     (emptied,) = cut.truncations[1]
     assert (emptied.relation, emptied.predicate, emptied.seq) == (12, "part 12", 6)
+    assert emptied.columns == (("id", 1),)
     assert (cut.tables[0].inserts, cut.tables[0].deletes) == (3, 1)
 
 

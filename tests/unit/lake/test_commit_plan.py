@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wal2lake.change import Truncation
@@ -13,8 +15,9 @@ from wal2lake.position import Lsn
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import LakeType
 
-COLUMNS = (Column("id", 23, -1, "int4", LakeType.parse("int")),)
+COLUMNS = (Column("id", 23, -1, "int4", LakeType.parse("int"), attnum=1),)
 KEYED = TableSchema(1, TableId("public", "t"), COLUMNS, ("id",), ReplicaIdentity.DEFAULT)
+EMPTIED = Truncation(Lsn(5), 1, 9, "(id < 5)", columns=(("id", 1),))
 WHOLE = TableSchema(1, TableId("public", "t"), COLUMNS, (), ReplicaIdentity.FULL)
 
 
@@ -39,8 +42,8 @@ def batch(*segments: Segment, truncations: tuple[Truncation, ...] = (), skip: in
         (WHOLE, batch(truncations=(Truncation(Lsn(5), 1),)), How.REPLACE),
         (KEYED, batch(truncations=(Truncation(Lsn(5), 1),), skip=6), How.NOTHING),
         (KEYED, batch(segment(inserts=1), truncations=(Truncation(Lsn(5), 1),), skip=6), How.APPEND),
-        (KEYED, batch(segment(inserts=1), truncations=(Truncation(Lsn(5), 1, 9, "(id < 5)"),)), How.MERGE),
-        (WHOLE, batch(segment(inserts=1), truncations=(Truncation(Lsn(5), 1, 9, "(id < 5)"),)), How.MATCH),
+        (KEYED, batch(segment(inserts=1), truncations=(EMPTIED,)), How.MERGE),
+        (WHOLE, batch(segment(inserts=1), truncations=(EMPTIED,)), How.MATCH),
     ],
 )
 def test_facts_decide_the_commit(schema: TableSchema, changes: Batch, how: How) -> None:
@@ -60,6 +63,14 @@ def test_only_the_last_truncation_of_the_whole_table_and_what_follows_counts() -
 def test_partition_whose_rows_are_unknown_needs_a_re_copy() -> None:
     with pytest.raises(CopyNeeded, match="TRUNCATE"):
         plan_commit(KEYED, batch(truncations=(Truncation(Lsn(5), 1, 9, None),)))
+
+
+def test_emptied_rows_are_found_by_the_numbers_of_columns() -> None:
+    """Another column may have had the name by then."""
+    swapped = replace(KEYED, columns=(replace(COLUMNS[0], attnum=2), replace(COLUMNS[0], name="n", attnum=1)))
+    assert plan_commit(swapped, batch(truncations=(EMPTIED,))).gone == ("(`n` < 5L)",)
+    with pytest.raises(CopyNeeded, match="TRUNCATE"):
+        plan_commit(KEYED, batch(truncations=(replace(EMPTIED, columns=None),)))
 
 
 def test_batch_of_updates_and_deletes_needs_no_insert() -> None:

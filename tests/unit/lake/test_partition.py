@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal2lake.lake.applying.partition import Untranslatable, translate
-from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.lake.applying.partition import Untranslatable, within
+from wal2lake.schema import Bounds, Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import LakeType
 
 COLUMNS = {
@@ -16,7 +16,10 @@ COLUMNS = {
 SCHEMA = TableSchema(
     1,
     TableId("public", "p"),
-    tuple(Column(name, oid, -1, "", LakeType.parse(lake)) for name, (oid, lake) in COLUMNS.items()),
+    tuple(
+        Column(name, oid, -1, "", LakeType.parse(lake), attnum=number)
+        for number, (name, (oid, lake)) in enumerate(COLUMNS.items(), 1)
+    ),
     (),
     ReplicaIdentity.DEFAULT,
     True,
@@ -82,12 +85,17 @@ REFUSED = [
 ]
 
 
+def _bounds(constraint: str | None) -> Bounds | None:
+    columns = tuple((column.name, column.attnum) for column in SCHEMA.columns)
+    return None if constraint is None else Bounds(constraint, columns)
+
+
 @pytest.mark.parametrize(("constraint", "condition"), TRANSLATED)
 def test_constraint_means_the_same_in_spark(constraint: str, condition: str) -> None:
-    assert translate(constraint, SCHEMA) == condition
+    assert within(_bounds(constraint), SCHEMA) == condition
 
 
 @pytest.mark.parametrize("constraint", REFUSED)
 def test_constraint_without_an_exact_counterpart_is_refused(constraint: str | None) -> None:
     with pytest.raises(Untranslatable):
-        translate(constraint, SCHEMA)
+        within(_bounds(constraint), SCHEMA)

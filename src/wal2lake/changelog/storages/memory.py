@@ -231,18 +231,18 @@ class MemoryStorage:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        holder = self._shared.owner()
-        with self._call("held", ""):
-            if (other := self._shared.holders.get(self._prefix)) is not None:
-                raise AlreadyHeld(other)
-            self._prepare()
-            self._shared.holders[self._prefix] = holder
+        holder, taken = self._shared.owner(), False
         try:
+            with self._call("held", ""):
+                if (other := self._shared.holders.get(self._prefix)) is not None:
+                    raise AlreadyHeld(other)
+                self._prepare()
+                self._shared.holders[self._prefix], taken = holder, True
             yield
         finally:
             with self._shared.lock:
                 # After a crash it may be another's.
-                if self._shared.holders.get(self._prefix) == holder:
+                if taken and self._shared.holders.get(self._prefix) == holder:
                     del self._shared.holders[self._prefix]
 
     def uri(self, name: str = "") -> str:

@@ -8,9 +8,9 @@ from enum import Enum, auto
 from ...change import Truncation
 from ...errors import CopyNeeded
 from ...evolution import changes
-from ...schema import TableSchema
+from ...schema import Bounds, TableSchema
 from ..model import Batch
-from .partition import Untranslatable, translate
+from .partition import Untranslatable, within
 
 BROADCAST_KEYS = 200_000
 """maximum number of keys that are broadcast; rows are never broadcast"""
@@ -99,8 +99,15 @@ def plan_commit(before: TableSchema, batch: Batch) -> CommitPlan:
 
 def _gone(schema: TableSchema, emptied: tuple[Truncation, ...]) -> tuple[str, ...]:
     try:
-        return tuple(dict.fromkeys(translate(truncation.predicate, schema) for truncation in emptied))
+        return tuple(dict.fromkeys(within(_bounds(truncation), schema) for truncation in emptied))
     except Untranslatable:
         raise CopyNeeded(
             table=str(schema.id), cause="TRUNCATE of a partition whose rows can't be identified by its bounds"
         ) from None
+
+
+def _bounds(truncation: Truncation) -> Bounds | None:
+    """Names alone do not identify columns: others may have had them when the rows were written."""
+    if truncation.predicate is None or truncation.columns is None:
+        return None
+    return Bounds(truncation.predicate, truncation.columns)

@@ -37,13 +37,6 @@ _TOKEN = re.compile(
 )
 
 
-def translate(constraint: str | None, schema: TableSchema) -> str:
-    """The condition in Spark SQL over the table's columns. Raises Untranslatable."""
-    if not constraint:
-        raise Untranslatable
-    return _translated(constraint, {column.name: column for column in schema.columns})
-
-
 def within(bounds: Bounds | None, schema: TableSchema) -> str:
     """The condition for rows of a lake table within bounds, whatever the names of columns were when the bounds were
     read. It is simple, because files are pruned by it. Raises Untranslatable."""

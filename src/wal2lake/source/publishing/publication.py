@@ -175,13 +175,26 @@ def require_own(name: str, comment: str | None, mark: str | None) -> None:
 
 
 def drop(conn: Connection, name: str, mark: str | None = None, force: bool = False) -> None:
-    """Drop a publication. Raises OtherInstallation if it is another installation's, unless by force."""
-    with explained("reading", f"publication {name}"):
-        row = conn.execute(query("publication"), {"name": name}).fetchone()
-    if row is not None and not force:
-        require_own(name, row[-1], mark)
-    with explained("dropping", f"publication {name}"):
-        conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+    """Drop a publication. Raises OtherInstallation if it is another installation's, unless by force.
+
+    Raises SourceBusy if another session is altering it, or dropping one of its tables.
+    """
+    with conn.transaction():
+        wait_briefly(conn)
+        with explained("reading", f"publication {name}"):
+            row = conn.execute(query("publication"), {"name": name}).fetchone()
+        if row is not None and not force:
+            require_own(name, row[-1], mark)
+        try:
+            with explained("dropping", f"publication {name}"):
+                conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
+        except SourceBusy as error:
+            raise SourceBusy(
+                operation="dropping",
+                object=f"publication {name}",
+                cause="another session is altering it, or dropping one of its tables",
+                remedy="when that transaction has ended, run the command again; an active run repeats it",
+            ) from error
 
 
 @contextmanager

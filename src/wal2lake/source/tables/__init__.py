@@ -2,7 +2,7 @@
 
 from .catalog import describe
 from .catalog import tables as catalog_tables
-from .catalog_table import CatalogTable
+from .catalog_table import CatalogColumn, CatalogTable
 from .description import (
     masked_column,
     outside_wal,
@@ -48,6 +48,7 @@ from .selection import (
 )
 
 __all__ = [
+    "CatalogColumn",
     "CatalogTable",
     "FoundTable",
     "HeapFacts",

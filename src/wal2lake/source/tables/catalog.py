@@ -92,11 +92,15 @@ def misleading_leaves(conn: Connection, oids: Collection[int]) -> dict[int, list
     }
 
 
-def partition_predicate(conn: Connection, leaf: int) -> str | None:
-    """A partition's constraint, as PostgreSQL writes it."""
+def partition_bounds(conn: Connection, leaf: int) -> Bounds | None:
+    """Which rows of its root are in a partition; None if no condition tells."""
     with explained("reading", "a partition's bounds"):
         row = conn.execute(query("partition_predicate"), {"oids": [leaf], "wait": True}).fetchone()
-    return row[1] if row else None
+    return _bounds(row[1], row[2]) if row else None
+
+
+def _bounds(text: str | None, columns: Iterable[tuple[str, str]]) -> Bounds | None:
+    return Bounds(text, tuple((name, int(number)) for name, number in columns)) if text else None
 
 
 class KnownBounds:
@@ -114,8 +118,7 @@ class KnownBounds:
             wait_briefly(conn)
             rows = conn.execute(query("partition_predicate"), {"oids": list(asked), "wait": False})
             for oid, text, columns in rows.fetchall():
-                found = Bounds(text, tuple((name, int(number)) for name, number in columns)) if text else None
-                self._known[oid, asked[oid].levels] = found
+                self._known[oid, asked[oid].levels] = _bounds(text, columns)
 
     def of(self, leaf: Leaf, schema: TableSchema) -> Bounds | None:
         """The bounds of a leaf in the table; None if they are unknown or must be hidden."""
