@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TABLES = ("a0", "a1", "a2", "b0", "b1", "c0", "d0")
 """names that tables are made and renamed with; the first letter says which group means them, see `world.DEFAULT_GROUPS`"""
 COLUMNS = ("n0", "n1", "n2", "n3")
+ASIDE = "aside"
+"""a name that a column has for a moment"""
 MOST_TABLES = 10
 IDS = 12
 LONG = ("x" * 2500, "y" * 2100)
@@ -73,7 +75,8 @@ class Life:
         """statements of a transaction"""
         self._ddl = chance.choice([0.0, 0.02, 0.1, 0.3])
         every: Sequence[tuple[float, Callable[[Transaction], Statement | None]]] = (
-            (1, self._add_column), (1, self._drop_column), (1, self._rename_column), (0.3, self._set_identity),
+            (1, self._add_column), (1, self._drop_column), (1, self._rename_column), (0.5, self._swap_columns),
+            (0.3, self._set_identity),
             (0.3, self._drop_primary_key), (1, self._add_primary_key), (1, self._rename_table), (0.5, self._drop_table),
             (1, self._create_table), (1, self._create_partition), (1.5, self._attach), (1.5, self._detach),
         )  # fmt: skip
@@ -228,6 +231,20 @@ class Life:
         return statements.rename_column(
             table.id.name, self.chance.choice(table.live).name, self.chance.choice(COLUMNS)
         )  # fmt: skip
+
+    def _swap_columns(self, tx: Transaction) -> Statement | None:
+        """Two columns exchange their names, often ones of the same type."""
+        table = self._any(tx, lambda one: _top(one) and len(one.live) > 1)
+        name, columns = table.id.name, list(table.live)
+        one = self.chance.choice(columns)
+        alike = [column for column in columns if column != one and column.type == one.type]
+        others = alike or [column for column in columns if column != one]
+        if not others:
+            return None
+        other = self.chance.choice(others)
+        aside = statements.rename_column(name, one.name, ASIDE)
+        renamed = statements.rename_column(name, other.name, one.name)
+        return _both(_both(aside, renamed), statements.rename_column(name, ASIDE, other.name))
 
     def _set_identity(self, tx: Transaction) -> Statement:
         return statements.set_identity(
