@@ -13,6 +13,7 @@ import pytest
 from simulation.postgres_tables import Blocked
 from simulation.postgres_transactions import Transaction
 from simulation.world import World
+from wal2lake.schema import ReplicaIdentity
 
 SEEDS = range(8)
 Statements = Callable[[Transaction], object]
@@ -202,6 +203,37 @@ def test_a_partition_that_is_emptied_before_its_column_is_renamed_is_empty(seed:
         [lambda tx: tx.insert("p", k="2", v="new"), lambda tx: tx.truncate("p_0"), lambda tx: tx.ddl.rename_column("p", "k", "n")],
         [lambda tx: tx.insert("p", n="3", v="last")],
     )  # fmt: skip
+
+
+def swap(tx: Transaction) -> None:
+    tx.ddl.rename_column("p", "k", "aside")
+    tx.ddl.rename_column("p", "n", "k")
+    tx.ddl.rename_column("p", "aside", "n")
+
+
+@pytest.mark.parametrize(
+    "written", [
+        [lambda tx: tx.truncate("p_0")],
+        [lambda tx: tx.insert("p", k="3", n="20"), lambda tx: tx.delete("p", {"k": "1"}), lambda tx: tx.update("p", {"k": "8"}, n="2")],
+    ],
+    ids=["emptied", "changed"],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_done_to_partitions_before_two_columns_swapped_their_names(
+    seed: int, key: str | None, written: Sequence[Statements]
+) -> None:
+    """Values went into the other column, and the rows of another partition were removed."""
+
+    def setup(tx: Transaction) -> None:
+        tx.ddl.create_table("p", {"k": "int4", "n": "int4"}, [key] if key else [], partition_by="k")
+        for name, low in (("p_0", 0), ("p_1", 6)):
+            tx.ddl.create_partition(name, "p", low, low + 6)
+            tx.ddl.set_identity(name, ReplicaIdentity.DEFAULT if key else ReplicaIdentity.FULL)
+        for k, n in (("1", "10"), ("2", "9"), ("8", "3"), ("9", "4")):
+            tx.insert("p", k=k, n=n)
+
+    run(seed, setup, [*written, swap])
 
 
 def test_the_lake_table_of_a_time_before_its_table_got_another_name_and_lake_table_is_replaced() -> None:
