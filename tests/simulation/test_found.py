@@ -157,3 +157,38 @@ def test_changes_that_are_captured_before_the_first_copies_begin_are_applied_aft
     world = World(seed, Changes(), hook, steps=10)
     world.run()
     assert waited
+
+
+class Renamed(Changes):
+    """A table is renamed, and another one gets its name, while no process mirrors them."""
+
+    done = False
+
+    def setup(self, world: World) -> None:
+        for name in ("a0", "c0"):
+            world.server.run(lambda tx, name=name: tx.ddl.create_table(name, COLUMNS, ["id"]))  # type: ignore[misc]  # mypy knows no types of defaults
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(4.0)
+        if not self.done:
+            self.done = True
+            world.server.run(lambda tx: tx.ddl.rename_table("a0", "b1"))
+            world.server.run(lambda tx: tx.ddl.rename_table("c0", "a0"))
+
+    def finish(self, world: World) -> None:
+        """All that matters has happened."""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lake_table_that_its_table_has_left_is_given_to_the_next_of_that_name(seed: int) -> None:
+    """The next one said that the lake table was made by somebody else."""
+    copied: list[str] = []
+
+    def hook(call: Call) -> None:
+        if call.method == "copy" and call.done:
+            copied.append(call.subject)
+            if len(copied) == 2:
+                Disturbances(world)(Kind.LOSE_LEASE, 12.0)
+
+    world = World(seed, Renamed(), hook, steps=4)
+    world.run()

@@ -73,7 +73,7 @@ class LakeNames:
             return holder
         now = self._source.names().get(oid, name)
         blocking = self._lake.holder(now)
-        if replaces and now != name and blocking == holder:
+        if replaces and self._has_another(holder, name):
             return holder
         if (
             now == name
@@ -92,9 +92,12 @@ class LakeNames:
             holder = self._lake.holder(table.target)
         except Wal2LakeError as reason:
             return reason
-        if holder is None or not self._was_dropped(holder):
-            return error if holder is not None else None
-        if self.naming.replaces(table.schema):
+        if holder is None:
+            return None
+        replaces = self.naming.replaces(table.schema)
+        if not self._was_dropped(holder):
+            return None if replaces and self._has_another(holder, table.target) else error
+        if replaces:
             return None
         return TableRecreated(table=table.name, lake_table=str(table.target))
 
@@ -109,6 +112,12 @@ class LakeNames:
         """Whether an id is that of a table of this database that does not exist any more."""
         oid = self._source.oid_of(source_id)
         return oid is not None and not self._source.existing([oid])
+
+    def _has_another(self, source_id: str, name: TableId) -> bool:
+        """Whether the lake table of a source table's present name belongs to it, too."""
+        oid = self._source.oid_of(source_id)
+        now = self._source.names().get(oid, name) if oid is not None else name
+        return now != name and self._lake.holder(now) == source_id
 
     def _interim_name(self, table: TableRuntime) -> TableId:
         return interim_name(table.target, table.schema.oid)
