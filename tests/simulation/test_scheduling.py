@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -34,11 +34,15 @@ class Loop:
     fails_after: float | None = None
     error: Wal2LakeError = field(default_factory=lambda: ConnectionFailed(server="the source", cause="it is gone"))
     has_streamed: bool = True
+    begins_again: bool = False
+    """it ends instead of failing, and another loop of the group follows"""
 
     def run(self, stop: Stop, once: bool = False) -> tuple[TableRecord, ...]:
         began = self.executor.clock.monotonic()
         while not stop.is_set():
             if self.fails_after is not None and self.executor.clock.monotonic() - began >= self.fails_after:
+                if self.begins_again:
+                    return ()
                 raise self.error
             self.executor.sleep(0.5)
         return ()
@@ -73,7 +77,7 @@ class Store:
 class Run:
     """A supervisor with groups `a` and `b` of the configuration, and what it did."""
 
-    def __init__(self, seed: int, **loops: Loop) -> None:
+    def __init__(self, seed: int, **loops: Loop | Iterator[Loop]) -> None:
         self.executor = SimulatedExecutor(seed)
         self.store = Store(self.executor)
         self.began: list[tuple[str, float]] = []
@@ -86,7 +90,8 @@ class Run:
 
     def _make(self, group: GroupConfig) -> GroupLoop:
         self.began.append((group.name, self.executor.clock.elapsed))
-        loop = self._loops.get(group.name) or Loop(self.executor)
+        loops = self._loops.get(group.name)
+        loop = (loops if isinstance(loops, Loop) else next(loops or iter(()), None)) or Loop(self.executor)
         loop.executor = self.executor
         return cast("GroupLoop", loop)
 
@@ -137,6 +142,23 @@ def test_when_every_group_has_failed_for_good_the_run_ends_with_the_error(seed: 
     with pytest.raises(GroupHeld):
         run.for_seconds(3600)
     assert run.executor.clock.elapsed < 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("begins_again", [False, True])
+def test_a_group_that_has_streamed_is_started_again_however_often_it_then_fails_at_its_start(
+    seed: int, begins_again: bool
+) -> None:
+    """`begins_again`: its first loop has not failed but has changed the capture mode, and the server goes down then."""
+
+    def loops() -> Iterator[Loop]:
+        yield failing(after=5.0, begins_again=begins_again)
+        for _ in range(4):
+            yield failing(after=0.0, has_streamed=False)
+
+    run = Run(seed, a=loops(), b=loops())
+    run.for_seconds(3600)
+    assert [len(run.times(group)) for group in "ab"] == [6, 6]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

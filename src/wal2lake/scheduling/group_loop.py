@@ -204,7 +204,7 @@ class GroupLoop:
 
     @property
     def has_streamed(self) -> bool:
-        """Whether it has streamed: a later failure is not an error of the configuration."""
+        """Whether it has connected to the source and streamed."""
         return self._capture.connected
 
     def _end(self) -> None:

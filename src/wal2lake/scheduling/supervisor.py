@@ -45,13 +45,14 @@ class _Run:
     """A group's loop on its thread."""
 
     def __init__(
-        self, group: GroupConfig, make: MakeGroupLoop, stop: Event, once: bool, executor: Executor
+        self, group: GroupConfig, make: MakeGroupLoop, stop: Event, once: bool, executor: Executor, streamed: bool
     ) -> None:  # fmt: skip
+        """`streamed`: whether an earlier loop of the group has."""
         self.group, self._make, self._clock = group, make, executor.clock
         self.records: tuple[TableRecord, ...] = ()
         self.error: BaseException | None = None
         self._loop: GroupLoop | None = None
-        self._once = once
+        self._once, self._streamed = once, streamed
         self._began = self._clock.monotonic()
         self.lasted = 0.0
         """seconds"""
@@ -60,23 +61,30 @@ class _Run:
 
     def _body(self) -> None:
         try:
-            self._loop = self._make(self.group)
-            self.records = self._loop.run(self._stop, self._once)
-            while self._loop.begins_again and not self._stop.is_set():
-                self._loop = self._make(self.group)
-                self.records = self._loop.run(self._stop, self._once)
+            self._run_loop()
+            while self._loop is not None and self._loop.begins_again and not self._stop.is_set():
+                self._streamed, self._loop = self.has_streamed, None
+                self._run_loop()
         except BaseException as error:
             self.error = error
         finally:
             self.lasted = self._clock.monotonic() - self._began
+
+    def _run_loop(self) -> None:
+        self._loop = self._make(self.group)
+        self.records = self._loop.run(self._stop, self._once)
+
+    @property
+    def has_streamed(self) -> bool:
+        """Whether the group has streamed in this run: a later failure is not an error of the configuration."""
+        return self._streamed or (self._loop is not None and self._loop.has_streamed)
 
     @property
     def recovers(self) -> bool:
         """Whether its failure may be temporary: then it is restarted from durable state."""
         return (
             self.error is not None
-            and self._loop is not None
-            and self._loop.has_streamed
+            and self.has_streamed
             and advise(self.error).kind is not ErrorKind.CONFIGURATION
             and not isinstance(self.error, GroupHeld)
         )
@@ -167,8 +175,8 @@ class Supervisor:
             if spec.dropping and mine and spec.name not in self._runs:
                 self._drop(spec.name)
 
-    def _begin(self, group: GroupConfig, stop: Event, once: bool = False) -> _Run:
-        return _Run(group, self._make, stop, once, self._executor)
+    def _begin(self, group: GroupConfig, stop: Event, once: bool = False, streamed: bool = False) -> _Run:
+        return _Run(group, self._make, stop, once, self._executor, streamed)
 
     def _end(self, name: str) -> None:
         self._runs[name].end()
@@ -211,7 +219,7 @@ class Supervisor:
                 self._again[name] = (times + 1, now + GROUP.after(times + 1))
             elif now >= at:
                 self._again[name] = (times, 0.0)
-                self._runs[name] = self._begin(run.group, stop)
+                self._runs[name] = self._begin(run.group, stop, streamed=run.has_streamed)
 
     def _listen(self) -> None:
         listener = self._store.listener()
