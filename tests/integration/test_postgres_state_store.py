@@ -10,10 +10,11 @@ import psycopg
 import pytest
 
 from servers import Database
-from waiting import wait_until
+from wal2lake.config import Config
 from wal2lake.errors import SourceError
 from wal2lake.position import Lsn
 from wal2lake.schema import TableId
+from wal2lake.source.database import Source
 from wal2lake.state import TableRecord
 from wal2lake.state.lifecycle import TableState
 from wal2lake.state.postgres import PostgresStateStore
@@ -98,17 +99,19 @@ def test_an_epoch_that_can_not_be_raised_says_so_in_our_words(database: Database
     lease.release()
 
 
-def test_a_store_connects_again_after_a_lost_connection(database: Database, store: PostgresStateStore) -> None:
+def test_a_connection_that_was_lost_since_its_last_use_fails_nothing(
+    database: Database, store: PostgresStateStore
+) -> None:
+    """A restarted server has ended the sessions at rest of everybody."""
+    config = Config(source={"dsn": database.dsn}, lake={"path": "lake"})
+    source = Source(config, config.groups[0])
     store.save_tables([TABLE])
-    database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'wal2lake state'")
-
-    def answers() -> bool:
-        try:
-            return store.tables() == [TABLE]
-        except Exception as error:
-            assert "the state store" in str(error), error
-            return False
-
-    wait_until(answers, 10, "the store answers again")
+    before = source.mark()
+    ours = "application_name LIKE 'wal2lake%' AND pid <> pg_backend_pid()"
+    ended = database.value(f"SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE {ours}")
+    assert ended == 2
+    assert store.tables() == [TABLE]
+    assert source.mark() >= before
+    source.close()
     with psycopg.connect(database.dsn) as connection:
         assert connection.execute("SELECT count(*) FROM wal2lake.tables").fetchone() == (1,)

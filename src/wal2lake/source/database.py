@@ -20,7 +20,7 @@ from .model import CopySource, SourceIdentity, Standing
 from .ports import Crossing, OpenSnapshot
 from .publishing import conditions, publication, slot
 from .publishing.slot import SlotInfo
-from .sessions.connect import Connection, bounded, connect, explained, interrupt
+from .sessions.connect import Connection, alive, bounded, connect, explained, interrupt
 from .sessions.locking import PATIENT, Patience, blocked, retried
 from .sessions.server import mark, server_facts, wal_written
 from .tables import catalog, matching, selection
@@ -370,7 +370,7 @@ class Source:
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
         with self._lock:
-            if self._connection is None or self._connection.closed or self._interrupted.is_set():
+            if self._connection is None or not alive(self._connection) or self._interrupted.is_set():
                 self._hang_up()
                 self._connection = self._connect()
             try:

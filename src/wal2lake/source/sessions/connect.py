@@ -273,7 +273,8 @@ def alive(connection: psycopg.Connection[Any]) -> bool:
     poll = select.poll()
     try:
         poll.register(connection.fileno(), select.POLLIN)
-        if poll.poll(0):
+        # Behind its last words is the end of the connection.
+        while poll.poll(0) and connection.pgconn.status == pq.ConnStatus.OK:
             connection.pgconn.consume_input()
     except (psycopg.Error, OSError):
         return False

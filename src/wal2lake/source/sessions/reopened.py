@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...config import SourceConfig
-from .connect import Connection, connect
+from .connect import Connection, alive, connect
 
 
 class ReopenedSession:
@@ -13,7 +13,7 @@ class ReopenedSession:
         self._conn: Connection | None = None
 
     def get(self) -> Connection:
-        if self._conn is None or self._conn.closed:
+        if self._conn is None or not alive(self._conn):
             self._conn = connect(self._source, self._group)
             self._conn.execute(self._timeout.encode())
         return self._conn

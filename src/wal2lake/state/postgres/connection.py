@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from ...errors import ConnectionFailed, SourceError, SourceRefused
 from ...position import Lsn
 from ...schema import TableId
-from ...source.sessions import bounded, connection_failed, ordinary_session, parameters, place
+from ...source.sessions import alive, bounded, connection_failed, ordinary_session, parameters, place
 from .queries import query
 
 CHANNEL = "wal2lake"
@@ -47,7 +47,7 @@ class StoreSession:
     @contextmanager
     def use(self) -> Iterator[Session]:
         with self._lock:
-            if self._connection is None or self._connection.closed:
+            if self._connection is None or not alive(self._connection):
                 self._connection = open_session(self.dsn, self._timeout, "wal2lake state", self.pooler)
             try:
                 with translated(), bounded(self._connection, self._patience):
