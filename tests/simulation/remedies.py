@@ -23,12 +23,9 @@ _COMMAND = re.compile(r"wal2lake tables (resync|resume) ('[^']*'|[^\s;]+)")
 def carry_out(world: World, record: TableRecord) -> None:
     """What the error of a table says is to be done about it."""
     remedy = record.remedy or ""
-    if (leaves := _LEAVES.search(remedy)) is not None:
-        named = _heaps(world, leaves[1])
-    else:
-        named = [TableId.parse(name.rstrip(";")) for name in _IDENTITY.findall(remedy)]
-    done = bool(named)
-    for id in named:
+    done = False
+    for id in _without_identity(world, remedy):
+        done = True
         try:
             world.server.run(statements.set_identity(str(id), ReplicaIdentity.FULL).script)
         except Refused:
@@ -47,7 +44,10 @@ def carry_out(world: World, record: TableRecord) -> None:
     assert done or remedy.startswith("No action needed"), f"{record.id}: {record.error}: what is to be done? {remedy}"
 
 
-def _heaps(world: World, name: str) -> list[TableId]:
-    state = world.server.state
-    table = state.find(TableId.parse(name))
-    return [heap.id for heap in state.heaps(table)] if table is not None else []
+def _without_identity(world: World, remedy: str) -> list[TableId]:
+    """The tables that are to get REPLICA IDENTITY FULL."""
+    if (leaves := _LEAVES.search(remedy)) is None:
+        return [TableId.parse(name.rstrip(";")) for name in _IDENTITY.findall(remedy)]
+    root = TableId.parse(leaves[1])
+    table = world.server.state.find(root)
+    return [heap.id for heap in world.server.state.heaps(table)] if table is not None else [root]
