@@ -20,7 +20,7 @@ from wal2lake.source.model import CopySource
 from wal2lake.source.publishing import append_name, publication_name
 from wal2lake.source.publishing.slot import slot_name
 from wal2lake.state import TableRecord
-from wal2lake.state.lifecycle import TableState
+from wal2lake.state.lifecycle import GroupState, TableState
 
 if TYPE_CHECKING:
     from simulation.postgres_stream import ScriptedStream
@@ -66,9 +66,18 @@ def records(world: World) -> list[TableRecord]:
     return [row.record for row in store.tables.values()] if store is not None else []
 
 
+def troubles(world: World) -> Iterator[tuple[str, str]]:
+    """Groups that are ERRORED, and why."""
+    store = world.state.store
+    for group in store.groups.values() if store is not None else ():
+        if group.state is GroupState.ERRORED and group.name in groups(world):
+            yield group.name, str(group.error)
+
+
 def differences(world: World) -> list[str]:
     """What is not as it should be, once the world is at rest."""
-    found = []
+    # Changes that come to nothing may still have to be captured.
+    found = [f"group {name} can't capture: {error}" for name, error in troubles(world)]
     known = {record.oid: record for record in records(world)}
     for table in world.server.state.tables.values():
         if table.parent is not None:
