@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,18 +66,15 @@ def records(world: World) -> list[TableRecord]:
     return [row.record for row in store.tables.values()] if store is not None else []
 
 
-def troubles(world: World) -> Iterator[tuple[str, str]]:
-    """Groups that are ERRORED, and why."""
+def interrupted(world: World) -> set[str]:
+    """Groups whose capture has failed and is tried again later: then it removes what it has left unfinished."""
     store = world.state.store
-    for group in store.groups.values() if store is not None else ():
-        if group.state is GroupState.ERRORED and group.name in groups(world):
-            yield group.name, str(group.error)
+    return {g.name for g in store.groups.values() if g.state is GroupState.ERRORED} if store is not None else set()
 
 
 def differences(world: World) -> list[str]:
     """What is not as it should be, once the world is at rest."""
-    # Changes that come to nothing may still have to be captured.
-    found = [f"group {name} can't capture: {error}" for name, error in troubles(world)]
+    found = []
     known = {record.oid: record for record in records(world)}
     for table in world.server.state.tables.values():
         if table.parent is not None:
@@ -201,7 +198,7 @@ def _same_members(state: State, table: ScriptedTable, schema: TableSchema) -> bo
 # ---- after the mirror has stopped
 
 
-def stopped(world: World) -> None:
+def stopped(world: World, interrupted: Collection[str]) -> None:
     """Nothing is left that belongs to nobody."""
     server, known = world.server, groups(world)
     slots = {slot_name(name, server.database) for name in known}
@@ -214,14 +211,14 @@ def stopped(world: World) -> None:
     assert not holders, f"leases that were not released: {holders}"
     moving = [str(table) for table in world.lake.tables() if table.name.startswith("wal2lake_moving_")]
     assert not moving, f"lake tables that were moved aside: {moving}"
-    assert not (left := orphans(world)), f"files of the change log that nothing needs: {left[:5]}"
+    assert not (left := orphans(world, interrupted)), f"files of the change log that nothing needs: {left[:5]}"
 
 
-def orphans(world: World) -> list[str]:
-    """Segments that no manifest names, and logs of groups that are gone."""
+def orphans(world: World, interrupted: Collection[str] = ()) -> list[str]:
+    """Segments that no manifest names, but for those of captures that were interrupted, and logs of groups gone."""
     names, known = world.storage.peek_names(""), groups(world)
     found = [name for name in names if name.split("/")[0] not in known]
-    for group in known:
+    for group in known.difference(interrupted):
         manifests = (world.storage.peek(name) for name in names if name.startswith(f"{group}/manifests/"))
         read = [Manifest.from_json(text.decode()) for text in manifests if text is not None]
         named = {f"{group}/{segment.file}" for each in read for cut in each.tables.values() for segment in cut.segments}

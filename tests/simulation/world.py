@@ -148,8 +148,9 @@ class World:
             # A table that nothing is written to is looked at when a run begins.
             self.stop_main()
         self._settle()
+        interrupted = checks.interrupted(self)
         self.stop_main()
-        checks.stopped(self)
+        checks.stopped(self, interrupted)
 
     def _settle(self) -> None:
         """Wait until all is as it should be, and see that it stays so."""

@@ -51,6 +51,8 @@ class DesiredState:
     """tables of which nothing is captured, and the error; they need a copy when that ends"""
     elsewhere: Mapping[TableId, TableRecord] = field(default_factory=dict)
     """the live tables of other groups, by lake table"""
+    published: frozenset[int] = frozenset()
+    """tables that have been published since the last reading"""
 
 
 class DesiredStateReader:
@@ -66,6 +68,8 @@ class DesiredStateReader:
         self._refused: dict[int, Wal2LakeError] = {}
         self._published_at: dict[int, str] = {}
         """for each table that must be published again, a moment after its first publication"""
+        self._lately: set[int] = set()
+        """tables that were published after the last reading that did not fail"""
         self._warned: set[object] = set()
 
     def read(self, strict: bool = False) -> DesiredState:
@@ -90,7 +94,6 @@ class DesiredStateReader:
         after = self._source.written()
         gone = set(records) - {schema.oid for schema in schemas}
         dropped = frozenset(gone) - self._source.existing(gone)
-        followed = {oid for oid, record in records.items() if record.state is not TableState.PENDING}
         former = {record.lake_table for record in all_records if record.state is TableState.DROPPED}
         former |= {records[oid].lake_table for oid in dropped}
         known = set(records)
@@ -98,14 +101,19 @@ class DesiredStateReader:
         resyncs = self._store.requested_resyncs(self._group)
         unmasked = {**self._unmasked(mine, known, all_records, strict), **unfit}
         safe = [schema for schema in mine if schema.oid not in unmasked]
-        self._publish(safe, records, followed, resyncs, unmasked)
+        arriving = {
+            oid for oid, spec in specs.items()
+            if moves_in(spec, self._group) and (spec.handover_lsn is not None or spec.handed_lsn)
+        }  # fmt: skip
+        self._publish(safe, records, known, arriving, resyncs, unmasked)
         seen = self._updates_seen(safe, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         refused = {**self._unsettled(mine), **seen, **self._refused}
+        lately, self._lately = frozenset(self._lately), set()
         return DesiredState(
             mine, records, self._store.requested_resyncs(self._group), self._store.rounds(self._group), specs,
             dropped, self._source.mark() if fresh else ZERO, began, before, after, refused,
-            self._elsewhere(all_records),
+            self._elsewhere(all_records), lately,
         )  # fmt: skip
 
     def _unmasked(
@@ -145,15 +153,24 @@ class DesiredStateReader:
             return None
 
     def _publish(
-        self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], followed: Collection[int],
-        resyncs: Collection[int], unmasked: Mapping[int, Wal2LakeError],
+        self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], known: Collection[int],
+        arriving: Collection[int], resyncs: Collection[int], unmasked: Mapping[int, Wal2LakeError],
     ) -> None:  # fmt: skip
-        """Publish tables; one that can't be published does not delay the others."""
+        """Publish tables; one that can't be published does not delay the others.
+
+        `known`: they have had a record. `arriving`: they move here and have been captured completely before.
+        """
         wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
         lost = self._source.unpublished(mine)
         new = lost | (frozenset(resyncs) if self._published is None else frozenset())
-        lost &= frozenset(followed)
+        self._lately |= lost
+        # Before they are published, as a crash may follow.
+        if came := lost.intersection(arriving):
+            came -= self._store.void_handovers(self._group, came)
+        lost = lost.intersection(known) | came
         if self._log.started:
+            # A copy that is PENDING or was requested may have its snapshot already; that of a refused table has not.
+            self._request_resync([records[oid] for oid in lost if oid not in self._refused or oid not in resyncs])
             # Changes may be decoded after their table became a partition.
             self._log.leaves.note_published([schema.oid for schema in mine if not schema.partitioned])
         if wanted != self._published or lost or self._refused:
@@ -162,9 +179,8 @@ class DesiredStateReader:
         self._settle([schema for schema in mine if schema.oid not in self._refused], new)
         if any(self._source.append_only(schema) for schema in mine):
             self._note_appends([records[schema.oid] for schema in mine if self._source.append_only(schema)], resyncs)
-        gap = [records[oid] for oid in followed if oid not in resyncs and (oid in lost or oid in self._refused)]
-        if gap:
-            self._request_resync(gap)
+        refused = [oid for oid in self._refused if oid in known and oid not in lost and oid not in resyncs]
+        self._request_resync([records[oid] for oid in refused if records[oid].state is not TableState.PENDING])
 
     def _settle(self, published: Sequence[TableSchema], new: Collection[int]) -> None:
         """Publish new tables again, on servers that need it, when the transactions open at the first time have ended.
@@ -267,11 +283,11 @@ class DesiredStateReader:
 
     def _request_resync(self, records: Sequence[TableRecord]) -> None:
         """Tables are not, or were not, in the publication: changes are missing."""
-        self._store.request_resync(records)
+        if records:
+            self._store.request_resync(records)
         for record in records:
-            log.warning(
-                "group %s: %s is not, or was not, in the publication, so it is re-copied", self._group, record.id
-            )
+            if record.state is not TableState.PENDING:
+                log.warning("group %s: %s is not, or was not, captured, so it is re-copied", self._group, record.id)
 
     def _note_problem(self, problem: Exception, known: Collection[str], strict: bool) -> None:
         missing = isinstance(problem, TableMissing) and str(TableId.parse(problem.fields["table"])) in known

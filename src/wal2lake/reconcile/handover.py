@@ -66,6 +66,7 @@ class Handovers:
         mine = self.note(desired)
         coming = {spec.oid for spec in mine if moves_in(spec, self._group)}
         # A table that arrives again later is published again, so its moment is dropped.
+        coming -= desired.published
         self._published_at = {oid: moment for oid, moment in self._published_at.items() if oid in coming}
         for spec in mine:
             table = self._tables.get(spec.oid)

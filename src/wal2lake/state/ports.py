@@ -17,7 +17,7 @@ reader. For every method of a store:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -202,8 +202,18 @@ class MoveStore(Protocol):
     def note_handover(self, oid: int, position: Lsn) -> None:
         """The new group captures the table completely from this position on; the first call counts. Notifies."""
 
+    def void_handovers(self, group: str, oids: Collection[int]) -> frozenset[int]:
+        """The new group does not capture these tables at the moment: their handover positions do not count any more.
+
+        What was handed over already, or is on the basis of such a position, is copied. Returns those of them whose
+        move to this group has not ended.
+        """
+
     def note_handed(self, oid: int, group: str, position: Lsn, version: LakeVersion) -> None:
-        """The old group has applied the table up to this position and has deleted its record. Notifies."""
+        """The old group has applied the table up to this position and has deleted its record. Notifies.
+
+        Stored as 0/0, with which it needs a copy, if the position is not beyond the handover position.
+        """
 
     def take_over(self, table: TableRecord) -> datetime | None:
         """Claim a table that was handed over; return the time of its copy request, which `end_take_over` may cancel.
@@ -214,7 +224,8 @@ class MoveStore(Protocol):
     def end_take_over(self, oid: int, group: str, copied: bool) -> bool:
         """End the move; `copied`: the lake table is continued without a copy. Notifies.
 
-        False, without a change, if a command has changed the spec meanwhile or the move has ended.
+        False, without a change, if a command has changed the spec meanwhile or the move has ended, and with `copied`
+        if its position does not count any more.
         """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -269,11 +269,22 @@ class MemoryStateStore:
             if spec is not None and spec.moving_from is not None and spec.handover_lsn is None:
                 _change(contents, oid, handover_lsn=position)
 
+    def void_handovers(self, group: str, oids: Collection[int]) -> frozenset[int]:
+        with self._use("void_handovers") as contents:
+            moving = set()
+            for oid in oids:
+                spec = contents.table_specs.get(oid)
+                if spec is not None and spec.group == group and spec.moving_from is not None:
+                    _change(contents, oid, handover_lsn=None, handed_lsn=None if spec.handed_lsn is None else ZERO)
+                    moving.add(oid)
+            return frozenset(moving)
+
     def note_handed(self, oid: int, group: str, position: Lsn, version: LakeVersion) -> None:
         with self._telling("note_handed") as contents:
             spec = contents.table_specs.get(oid)
             if spec is not None and spec.moving_from == group:
-                _change(contents, oid, handed_lsn=position, handed_version=version)
+                counts = spec.handover_lsn is not None and spec.handover_lsn <= position
+                _change(contents, oid, handed_lsn=position if counts else ZERO, handed_version=version)
             contents.tables.pop((group, oid), None)
 
     def take_over(self, table: TableRecord) -> datetime | None:
@@ -288,6 +299,8 @@ class MemoryStateStore:
     def end_take_over(self, oid: int, group: str, copied: bool) -> bool:
         with self._telling("end_take_over") as contents:
             if not _handed_to(contents, oid, group):
+                return False
+            if copied and not contents.table_specs[oid].handed_lsn:
                 return False
             if copied and (row := contents.tables.get((group, oid))) is not None:
                 row.wanted = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 from ...position import LakeVersion, Lsn
 from ..records import TableRecord
@@ -19,6 +21,11 @@ class Moves(StoreSession):
         with self.telling() as connection:
             connection.execute(query("note_handover"), {"oid": oid, "position": str(position)})
 
+    def void_handovers(self, group: str, oids: Collection[int]) -> frozenset[int]:
+        with self.use() as connection:
+            found = connection.execute(query("void_handovers"), {"oids": list(oids), "group": group}).fetchall()
+        return frozenset(row["oid"] for row in found)
+
     def note_handed(self, oid: int, group: str, position: Lsn, version: LakeVersion) -> None:
         with self.telling() as connection:
             values = {"position": str(position), "epoch": version.epoch, "commit": version.commit}
@@ -29,7 +36,7 @@ class Moves(StoreSession):
         with self.use() as connection, connection.transaction():
             # Locked before the row: a command that changes the spec must not wait for claims of other tables.
             lock_until_commit(connection, CLAIMING)
-            if not _handed_to(connection, table.oid, table.group):
+            if _handed_to(connection, table.oid, table.group) is None:
                 return None
             claim(connection, [table])
             row = connection.execute(query("resync_since"), {"oid": table.oid, "group": table.group}).fetchone()
@@ -37,7 +44,8 @@ class Moves(StoreSession):
 
     def end_take_over(self, oid: int, group: str, copied: bool) -> bool:
         with self.telling() as connection:
-            if not _handed_to(connection, oid, group):
+            handed = _handed_to(connection, oid, group)
+            if handed is None or (copied and not handed["positioned"]):
                 return False
             if copied:
                 connection.execute(query("cancel_resyncs"), {"oids": [oid], "group": group})
@@ -45,5 +53,5 @@ class Moves(StoreSession):
         return True
 
 
-def _handed_to(connection: Session, oid: int, group: str) -> bool:
-    return connection.execute(query("lock_handed_spec"), {"oid": oid, "group": group}).fetchone() is not None
+def _handed_to(connection: Session, oid: int, group: str) -> dict[str, Any] | None:
+    return connection.execute(query("lock_handed_spec"), {"oid": oid, "group": group}).fetchone()
