@@ -57,6 +57,7 @@ CALLS: dict[str, Callable[[StateStore], object]] = {
     "set_group_spec": lambda store: store.set_group_spec(GroupSpec("sales", True)),
     "forget_group": lambda store: store.forget_group("default"),
     "note_handover": lambda store: store.note_handover(TABLE.oid, Lsn(1)),
+    "void_handovers": lambda store: store.void_handovers("default", [TABLE.oid]),
     "note_handed": lambda store: store.note_handed(TABLE.oid, "default", Lsn(1), NO_VERSION),
     "take_over": lambda store: store.take_over(TABLE),
     "end_take_over": lambda store: store.end_take_over(TABLE.oid, "default", copied=True),
@@ -481,6 +482,31 @@ def test_a_hand_over_is_one_step(store: StateStore) -> None:
     assert store.requested_resyncs("new") == {}
     (spec,) = store.table_specs().values()
     assert (spec.group, spec.moving_from, spec.handover_lsn, spec.handed_lsn) == ("new", None, None, None)
+
+
+def test_a_hand_over_below_the_handover_position_is_one_with_a_copy(store: StateStore) -> None:
+    store.set_table_spec(TABLE.oid, TABLE.id, MOVING)
+    store.note_handover(TABLE.oid, Lsn(5))
+    store.note_handed(TABLE.oid, "default", Lsn(4), LakeVersion(3, 4))
+    assert store.table_specs()[TABLE.oid].handed_lsn == Lsn(0)
+
+
+def test_a_position_from_which_nothing_is_captured_any_more_does_not_count(store: StateStore) -> None:
+    store.set_table_spec(TABLE.oid, TABLE.id, MOVING)
+    store.note_handover(TABLE.oid, Lsn(5))
+    assert store.void_handovers("default", [TABLE.oid]) == frozenset()
+    assert store.void_handovers("new", [TABLE.oid, 9]) == {TABLE.oid}
+    assert store.table_specs()[TABLE.oid].handover_lsn is None
+    store.note_handover(TABLE.oid, Lsn(9))
+    assert store.table_specs()[TABLE.oid].handover_lsn == Lsn(9), "a later one counts again"
+    store.note_handed(TABLE.oid, "default", Lsn(9), LakeVersion(3, 4))
+    assert store.take_over(replace(TABLE, group="new"))
+    assert store.void_handovers("new", [TABLE.oid]) == {TABLE.oid}, "also while the table is taken over"
+    assert store.table_specs()[TABLE.oid].handed_lsn == Lsn(0)
+    assert not store.end_take_over(TABLE.oid, "new", copied=True)
+    assert list(store.requested_resyncs("new")) == [TABLE.oid]
+    assert store.end_take_over(TABLE.oid, "new", copied=False)
+    assert store.void_handovers("new", [TABLE.oid]) == frozenset()
 
 
 def test_a_table_that_needs_a_copy_where_it_goes_keeps_the_request(store: StateStore) -> None:

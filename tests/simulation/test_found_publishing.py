@@ -1,0 +1,116 @@
+"""Tables that leave the publication and come back while they are being copied or move to another group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from simulation.checks import records
+from simulation.hooked import Call
+from simulation.postgres_transactions import Transaction
+from simulation.workload import Changes
+from simulation.world import World
+from wal2lake.schema import ReplicaIdentity
+from wal2lake.source.publishing import publication_name
+from wal2lake.state import GroupSpec
+from wal2lake.state.lifecycle import TableState
+
+COLUMNS = {"id": "int4", "v": "text"}
+NAMES = ("a", "b", "c", "d")
+
+
+class Tables(Changes):
+    """Some tables with a row each, and one course of events."""
+
+    def __init__(self, course: Callable[[World], object] | None = None) -> None:
+        self._course = course
+
+    def setup(self, world: World) -> None:
+        def make(tx: Transaction) -> None:
+            for name in NAMES:
+                tx.ddl.create_table(name, COLUMNS, ["id"])
+                tx.insert(name, id="1", v="first")
+
+        world.server.run(make)
+
+    def step(self, world: World) -> None:
+        course, self._course = self._course, None
+        if course is not None:
+            course(world)
+        world.executor.sleep(1.0)
+
+
+def published(world: World, group: str, name: str) -> bool:
+    table = next(table for table in world.server.state.tables.values() if table.id.name == name)
+    found = world.server.state.publications.get(publication_name(group))
+    return found is not None and table.oid in found.tables
+
+
+def until(world: World, condition: Callable[[], object]) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        world.executor.sleep(0.1)
+    raise AssertionError("it does not happen")
+
+
+def update(world: World, name: str, value: str) -> None:
+    world.server.run(lambda tx: tx.update(name, {"id": "1"}, v=value))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_was_removed_and_added_while_it_waited_for_its_first_copy(seed: int) -> None:
+    """The copy was made at the snapshot of the slot, and changes between the two commands were lost."""
+    begun: list[str] = []
+    added: list[str] = []
+
+    def hook(call: Call) -> None:
+        if call.method != "copy" or call.done:
+            return
+        begun.append(call.subject)
+        if len(begun) == 1:
+            until(world, lambda: len(begun) == 2)
+            copied = {subject.split(".")[1].strip('"') for subject in begun}
+            name = next(name for name in NAMES if name not in copied)
+            mirror = world.mirror()
+            mirror.remove([f"public.{name}"])
+            until(world, lambda: not published(world, "default", name))
+            update(world, name, "between")
+            mirror.add([f"public.{name}"])
+            until(world, lambda: published(world, "default", name))
+            added.append(name)
+        elif len(begun) == 2:
+            until(world, lambda: added)
+
+    world = World(seed, Tables(), hook, steps=8)
+    world.run()
+    assert added
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_lost_its_identity_while_it_was_handed_over_to_another_group(seed: int) -> None:
+    """Its new group went on at the position of the old one, and changes that neither had captured were lost."""
+    done = False
+
+    def course(world: World) -> None:
+        mirror = world.mirror()
+        mirror.create_group(GroupSpec("other", made=True))
+        until(world, lambda: {r.state for r in records(world)} == {TableState.STREAMING})
+        mirror.move(["public.a"], "other")
+        until(world, lambda: done)
+
+    def hook(call: Call) -> None:
+        nonlocal done
+        if done or call.method != "note_handed" or call.done:
+            return
+        done = True
+        world.server.run(lambda tx: tx.ddl.drop_primary_key("a"))
+        until(world, lambda: not published(world, "other", "a"))
+        world.server.run(lambda tx: tx.insert("a", id="2", v="between"))
+        world.server.run(lambda tx: tx.ddl.set_identity("a", ReplicaIdentity.FULL))
+        until(world, lambda: published(world, "other", "a"))
+
+    world = World(seed, Tables(course), hook, steps=8)
+    world.run()
+    assert done
