@@ -45,6 +45,7 @@ CALLS: dict[str, Callable[[StateStore], object]] = {
     "count_appends": lambda store: store.count_appends("default", TABLE.oid, {1: 2}),
     "updates_seen": lambda store: store.updates_seen("default", TABLE.oid),
     "want_resync": lambda store: store.request_resync([TABLE]),
+    "want_resync quietly": lambda store: store.request_resync([TABLE], quietly=True),
     "wanted_resyncs": lambda store: store.requested_resyncs("default"),
     "rounds": lambda store: store.rounds("default"),
     "resync_done": lambda store: store.resync_done("default", TABLE.oid, None),

@@ -284,7 +284,7 @@ class DesiredStateReader:
     def _request_resync(self, records: Sequence[TableRecord]) -> None:
         """Tables are not, or were not, in the publication: changes are missing."""
         if records:
-            self._store.request_resync(records)
+            self._store.request_resync(records, quietly=True)
         for record in records:
             if record.state is not TableState.PENDING:
                 log.warning("group %s: %s is not, or was not, captured, so it is re-copied", self._group, record.id)

@@ -385,7 +385,7 @@ class TableWork:
     def request_copy(self, table: TableRuntime) -> None:
         """Request a re-copy durably: the changes before it are deleted."""
         try:
-            table.request_copy(self._store.request_resync([table.record]))
+            table.request_copy(self._store.request_resync([table.record], quietly=True))
         except Wal2LakeError as error:
             log.warning("%s: the re-copy has to wait: %s", table.name, error)
 

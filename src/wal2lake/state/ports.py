@@ -138,10 +138,13 @@ class RecordStore(Protocol):
 class ResyncStore(Protocol):
     """Requests for copies: made by commands and runs, ended by the run that copied the table."""
 
-    def request_resync(self, tables: Iterable[TableRecord], together: str | None = None) -> datetime:
+    def request_resync(
+        self, tables: Iterable[TableRecord], together: str | None = None, quietly: bool = False
+    ) -> datetime:  # fmt: skip
         """Request copies of tables, and notify; returns the time of the request, later than all earlier ones for them.
 
-        Tables that are requested with the same word `together` are copied at one common snapshot.
+        Tables that are requested with the same word `together` are copied at one common snapshot. `quietly`: without a
+        notification, for a run that finds out about its own tables. It would wake itself.
         """
 
     def requested_resyncs(self, group: str) -> dict[int, datetime]:

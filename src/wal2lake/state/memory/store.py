@@ -167,9 +167,11 @@ class MemoryStateStore:
 
     # ---- requests for copies
 
-    def request_resync(self, tables: Iterable[TableRecord], together: str | None = None) -> datetime:
+    def request_resync(
+        self, tables: Iterable[TableRecord], together: str | None = None, quietly: bool = False
+    ) -> datetime:  # fmt: skip
         records = list(tables)
-        with self._telling("want_resync") as contents:
+        with (self._use if quietly else self._telling)("want_resync") as contents:
             rows = [row for table in records if (row := contents.tables.get((table.group, table.oid))) is not None]
             requested = max([self._server.now(), *(row.wanted + TICK for row in rows if row.wanted is not None)])
             for row in rows:

@@ -66,9 +66,15 @@ class StoreSession:
             yield connection
 
     @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction."""
+        with self.use() as connection, connection.transaction():
+            yield connection
+
+    @contextmanager
     def telling(self) -> Iterator[Session]:
         """A transaction that notifies running processes at its end."""
-        with self.use() as connection, connection.transaction():
+        with self.writing() as connection:
             yield connection
             connection.execute(NOTIFY)
             # For those who can't listen.

@@ -13,9 +13,11 @@ from .queries import query
 class Resyncs(StoreSession):
     """The part of the store that commands and runs write, and that the run of the group clears."""
 
-    def request_resync(self, tables: Iterable[TableRecord], together: str | None = None) -> datetime:
+    def request_resync(
+        self, tables: Iterable[TableRecord], together: str | None = None, quietly: bool = False
+    ) -> datetime:  # fmt: skip
         wanted = list(tables)
-        with self.telling() as connection:
+        with (self.writing if quietly else self.telling)() as connection:
             row = connection.execute(query("resync_time"), {"oids": [table.oid for table in wanted]}).fetchone()
             assert row is not None
             requested: datetime = row["requested"]
