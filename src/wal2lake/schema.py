@@ -6,14 +6,15 @@ Frozen and serializable: they are written into the change log, sent to another p
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from . import quoting
-from .change import MetaNames
 from .types import LakeType, Masking
+
+OLD_PREFIX = "old_"
 
 
 class ReplicaIdentity(StrEnum):
@@ -141,6 +142,73 @@ class HeapFile:
         levels = data[3] if len(data) > 3 else ()
         bounds = Bounds.from_json(data[4]) if len(data) > 4 and data[4] else None
         return cls(data[0], data[1], tuple(Membership(*level) for level in levels), bounds=bounds)
+
+
+@dataclass(frozen=True)
+class MetaNames:
+    """Names of a segment's own columns: `_op` and its like, with more underscores where the table has such a column.
+
+    - op: string, one of I, U, D
+    - commit_lsn, seq: long; commit_ts: timestamp in UTC; xid: long
+    - unchanged: list of int, positions in the table's columns that were sent as unchanged TOAST; null when none was
+    - relation: long, the oid of the partition that the row is in; null where the table is not partitioned
+    - old key columns are `<prefix>old_<name>`, null unless the key changed; `key_changed` (boolean) says so
+    """
+
+    prefix: str
+
+    @classmethod
+    def beside(cls, columns: Iterable[str]) -> MetaNames:
+        taken = {name.lower() for name in columns}
+        prefix = "_"
+        while any(cls(prefix).clashes(name) for name in taken):
+            prefix += "_"
+        return cls(prefix)
+
+    def clashes(self, name: str) -> bool:
+        return name in self.plain or name.startswith(self.prefix + OLD_PREFIX)
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        return (
+            self.op, self.commit_lsn, self.seq, self.commit_ts, self.xid, self.unchanged, self.relation,
+            self.key_changed,
+        )  # fmt: skip
+
+    @property
+    def op(self) -> str:
+        return self.prefix + "op"
+
+    @property
+    def commit_lsn(self) -> str:
+        return self.prefix + "commit_lsn"
+
+    @property
+    def seq(self) -> str:
+        return self.prefix + "seq"
+
+    @property
+    def commit_ts(self) -> str:
+        return self.prefix + "commit_ts"
+
+    @property
+    def xid(self) -> str:
+        return self.prefix + "xid"
+
+    @property
+    def unchanged(self) -> str:
+        return self.prefix + "unchanged"
+
+    @property
+    def relation(self) -> str:
+        return self.prefix + "relation"
+
+    @property
+    def key_changed(self) -> str:
+        return self.prefix + "key_changed"
+
+    def old(self, key_column: str) -> str:
+        return self.prefix + OLD_PREFIX + key_column
 
 
 @dataclass(frozen=True)

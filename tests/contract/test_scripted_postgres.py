@@ -29,7 +29,7 @@ def portrait(server: Server) -> dict[str, object]:
                 schema.catalog_key, schema.settings_from, tables[oid].attributes,
                 # Whether a partition is known to have been made as one is judged by how a real catalog looks.
                 sorted((names[heap.oid], *(names[level.oid] for level in heap.levels)) for heap in schema.heaps),
-                [catalog.partition_bounds(heap.oid) for heap in schema.heaps] if schema.partitioned else None,
+                [catalog.partition_bounds(heap.oid)[0] for heap in schema.heaps] if schema.partitioned else None,
             )
             for oid, schema in schemas.items()
         }  # fmt: skip

@@ -134,7 +134,8 @@ def test_a_partitioned_table_takes_its_leaves_identity(conn: Connection, databas
     root = oid(database, "t")
     assert [leaf.id.name for leaf in catalog.leaves(conn, [root])[root]] == ["t1a", "t2"]
     assert catalog.tables(conn, [oid(database, "t1a")])[oid(database, "t1a")].root == root
-    bounds = catalog.partition_bounds(conn, oid(database, "t1a"))
+    bounds, levels = catalog.partition_bounds(conn, oid(database, "t1a"))
+    assert levels == catalog.leaves(conn, [root])[root][0].levels
     assert bounds is not None and "id = 1" in bounds.text and bounds.columns == (("id", 1),)
     database.execute("ALTER TABLE t1a REPLICA IDENTITY FULL")
     assert described(conn, database, "t").identity is ReplicaIdentity.DEFAULT

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wal2lake.config import GroupConfig, GroupTables, TableConfig
 from wal2lake.errors import ConfigError
 from wal2lake.position import Lsn
-from wal2lake.schema import Bounds, TableSchema
+from wal2lake.schema import Bounds, Membership, TableSchema
 from wal2lake.source.publishing.slot import SlotInfo
 from wal2lake.source.sessions.server import ServerFacts
 from wal2lake.source.tables.catalog_table import CatalogTable
@@ -99,9 +99,11 @@ class ScriptedCatalog:
     ) -> Mapping[int, TableSchema]:
         return described(self._server, self._state, oids, overrides)
 
-    def partition_bounds(self, leaf: int) -> Bounds | None:
+    def partition_bounds(self, leaf: int) -> tuple[Bounds | None, tuple[Membership, ...]]:
         state = self._state
-        return state.bounds(state.tables[leaf]) if leaf in state.tables else None
+        if leaf not in state.tables:
+            return None, ()
+        return state.bounds(state.tables[leaf]), state.levels(state.tables[leaf])
 
     def published(self, publication: str) -> frozenset[int]:
         found = self._state.publications.get(publication)

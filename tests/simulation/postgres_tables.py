@@ -231,14 +231,16 @@ class State:
         """As the catalog shows them: in the order of their oids, a plain table as its own."""
         found = []
         for heap in sorted(self.heaps(table), key=lambda one: one.oid):
-            levels = []
-            for level in self.lineage(heap):
-                if level.oid == table.oid:
-                    break
-                levels.append(Membership(level.oid, level.since, level.made))
+            levels = self.levels(heap, table)
             parent = self.tables[heap.parent].id if levels and heap.parent is not None else None
-            found.append(Leaf(heap.oid, heap.id, "r", "p", heap.file, tuple(levels), parent))
+            found.append(Leaf(heap.oid, heap.id, "r", "p", heap.file, levels, parent))
         return found
+
+    def levels(self, leaf: ScriptedTable, below: ScriptedTable | None = None) -> tuple[Membership, ...]:
+        """Its membership at each level, up to a table above it, or to the root."""
+        line = [*self.lineage(leaf)]
+        end = next((n for n, level in enumerate(line) if below is not None and level.oid == below.oid), len(line) - 1)
+        return tuple(Membership(level.oid, level.since, level.made) for level in line[:end])
 
     def bounds(self, leaf: ScriptedTable) -> Bounds | None:
         """The condition that the rows of a partition meet, as PostgreSQL writes it."""

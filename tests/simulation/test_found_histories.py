@@ -10,10 +10,13 @@ from contextlib import suppress
 
 import pytest
 
+from simulation import checks
+from simulation.hooked import Call
+from simulation.memory_lake import Version
 from simulation.postgres_tables import Blocked
 from simulation.postgres_transactions import Transaction
 from simulation.world import World
-from wal2lake.schema import ReplicaIdentity
+from wal2lake.schema import ReplicaIdentity, TableId
 
 SEEDS = range(8)
 Statements = Callable[[Transaction], object]
@@ -245,3 +248,36 @@ def test_the_lake_table_of_a_time_before_its_table_got_another_name_and_lake_tab
         [lambda tx: tx.ddl.detach("p", "p_0"), lambda tx: tx.ddl.rename_table("p_0", "q")],
         [lambda tx: tx.ddl.create_table("p_0", {"k": "int4", "v": "text"}, ["k"]), lambda tx: tx.insert("p_0", k="1")],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_partition_that_was_emptied_and_then_attached_with_other_bounds_is_emptied_within_its_own(seed: int) -> None:
+    """The bounds are read when the TRUNCATE is decoded, which may be after the ATTACH: another range was emptied."""
+
+    def setup(tx: Transaction) -> None:
+        parted(tx)
+        tx.ddl.create_partition("p_2", "p", 12, 18)
+        tx.insert("p", k="13", v="in p_2")
+
+    def swap(tx: Transaction) -> None:
+        tx.ddl.detach("p", "p_2")
+        tx.ddl.detach("p", "p_0")
+        tx.ddl.attach("p", "p_0", 12, 18)
+
+    swapped: list[Call] = []
+    applied: list[Version] = []
+
+    def hook(call: Call) -> None:
+        """The capture process is about to look at the partition that was emptied."""
+        emptied = world.server.state.rows.get(world.server.state.find(TableId("public", "p_0")).oid) == {}
+        if call.method == "tables" and "/capture-" in call.process and not call.done and emptied and not swapped:
+            swapped.append(call)
+            do(world, swap)
+        if call.method == "apply" and call.done:
+            applied.append(world.lake.history(TableId("public", "p"))[-1])
+
+    world = World(seed, History(setup, [lambda tx: tx.truncate("p_0")], []), hook, steps=2)
+    world.run()
+    assert swapped
+    for version in applied:
+        checks.check_version(world, version.record.schema.oid, version.record, version.rows)

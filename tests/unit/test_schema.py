@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from wal2lake.change import MetaNames
-from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
+from wal2lake.schema import Column, MetaNames, ReplicaIdentity, TableId, TableSchema
 from wal2lake.types import LakeType
 
 

@@ -65,8 +65,7 @@ class RelationResolver:
             return None
         current, fitting = self._describe(root)
         leaf = relation.oid if root != relation.oid else None
-        if leaf is not None:
-            self._note_membership(leaf, current)
+        levels = self._note_membership(leaf, current) if leaf is not None else ()
         if current is None or not self._agrees(current, relation, table):
             if agreed:
                 raise _not_agreed()
@@ -85,8 +84,8 @@ class RelationResolver:
         self.names[schema.oid] = str(schema.id)
         # Bounds of a partition may contain values that a mask hides, and do not apply to masked values.
         bounded = leaf is not None and not schema.masked
-        bounds = self._bounds(leaf) if leaf is not None and bounded else None
-        return Target(schema, self._log.schemas.version(schema), leaf, bounds)
+        bounds = self._bounds(leaf, levels) if leaf is not None and bounded else None
+        return Target(schema, self._log.schemas.version(schema), leaf, bounds, levels)
 
     def _former_root(self, oid: int) -> int:
         """The table that a relation was a partition of when the change was made, if it is none now.
@@ -99,12 +98,13 @@ class RelationResolver:
         published = self._catalog.published(publication_name(self._group)) if root is not None else frozenset()
         return root if root in published and oid not in published else oid
 
-    def _note_membership(self, leaf: int, root: TableSchema | None) -> None:
+    def _note_membership(self, leaf: int, root: TableSchema | None) -> tuple[Membership, ...]:
         """The message does not say whether the rows were written before the ATTACH or after it; the apply decides."""
         found = next((heap.levels for heap in root.heaps if heap.oid == leaf), ()) if root is not None else ()
         created = bool(found) and all(level.made for level in found)
         if leaf in self.attached or (not created and self._may_have_been_published(leaf)):
             self.attached[leaf] = found
+        return found
 
     def _may_have_been_published(self, oid: int) -> bool:
         named = isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None
@@ -173,9 +173,10 @@ class RelationResolver:
         before = {column.name: column.attnum for column in last.columns}
         return all(before.get(column.name, column.attnum) == column.attnum for column in root.columns)
 
-    def _bounds(self, leaf: int) -> Bounds | None:
+    def _bounds(self, leaf: int, levels: tuple[Membership, ...]) -> Bounds | None:
         try:
-            return self._catalog.partition_bounds(leaf)
+            bounds, later = self._catalog.partition_bounds(leaf)
+            return bounds if later == levels else None
         except SourceError as error:
             # The partition is locked or dropped: the truncation says that its bounds are unknown.
             log.warning("bounds of partition %d could not be read: %s", leaf, error)

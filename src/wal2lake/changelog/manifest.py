@@ -136,7 +136,7 @@ def _table_to_json(cut: ManifestEntry) -> dict[str, Any]:
         "oid": cut.oid,
         "name": cut.name,
         "segments": [vars(segment) for segment in cut.segments],
-        "truncations": [{**vars(t), "commit_lsn": str(t.commit_lsn)} for t in cut.truncations],
+        "truncations": [_truncation_to_json(t) for t in cut.truncations],
         "refusals": [{**vars(r), "commit_lsn": str(r.commit_lsn), "fields": dict(r.fields)} for r in cut.refusals],
         **({"attached": {str(leaf): [vars(level) for level in cut.attached[leaf]] for leaf in cut.attached}}
            if cut.attached else {}),
@@ -157,7 +157,13 @@ def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
     )
 
 
+def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
+    levels = [vars(level) for level in truncation.levels]
+    return {**vars(truncation), "commit_lsn": str(truncation.commit_lsn), "levels": levels}
+
+
 def _truncation_from_json(data: Mapping[str, Any]) -> Truncation:
     columns = data.get("columns")
     names = None if columns is None else tuple((name, number) for name, number in columns)
-    return Truncation(**{**data, "commit_lsn": Lsn.parse(data["commit_lsn"]), "columns": names})
+    levels = tuple(Membership(**level) for level in data.get("levels", ()))
+    return Truncation(**{**data, "commit_lsn": Lsn.parse(data["commit_lsn"]), "columns": names, "levels": levels})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..change import Refusal, Truncation
 from ..position import Lsn
-from ..schema import Bounds, ReplicaIdentity, TableSchema
+from ..schema import Bounds, Membership, ReplicaIdentity, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +50,8 @@ class Target:
     """oid of the partition when the table is partitioned"""
     bounds: Bounds | None = None
     """of the partition, stored with a truncation; None: unknown"""
+    levels: tuple[Membership, ...] = ()
+    """of the partition: the membership that the bounds are of"""
 
 
 ResolveRelation = Callable[[Relation], Target | None]

@@ -248,7 +248,10 @@ class Decoder:
                 if (binding := self._bound(oid, number, described)) is not None:
                     target, lsn = binding.target, Lsn(begin.commit_lsn)
                     text, columns = (target.bounds.text, target.bounds.columns) if target.bounds else (None, None)
-                    yield target.schema.oid, Truncation(lsn, seq, target.leaf, text, begin.xid, columns)
+                    yield (
+                        target.schema.oid,
+                        Truncation(lsn, seq, target.leaf, text, begin.xid, columns, target.levels),
+                    )
 
     def _refusals(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Refusal]]:
         for number, begin, seq in _places(part, REFUSED):

@@ -194,9 +194,14 @@ def _part(
 
 
 def _joined(lake: TableSchema, cut: ManifestEntry, exchanged: Until | None) -> bool:
-    """Whether changes are of partitions that the lake table does not know as such, and that may be older than that."""
+    """Whether changes are of partitions that the lake table does not know as such, and that may be older than that.
+
+    A TRUNCATE is one if its bounds are of another membership than that which the lake table knows.
+    """
     left_out = exchanged.left_out if exchanged is not None else frozenset()
     members = {leaf: cut.attached[leaf] for leaf in cut.partitions - left_out if leaf in cut.attached}
+    emptied = {t.relation: t.levels for t in cut.truncations if t.relation is not None and t.predicate is not None}
+    members |= {leaf: levels for leaf, levels in emptied.items() if leaf not in left_out}
     return bool(later_members(lake, members))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from ..config import GroupConfig, SourceConfig, TableConfig
-from ..schema import Bounds, TableSchema
+from ..schema import Bounds, Membership, TableSchema
 from ..types import PgType
 from .publishing import publication
 from .sessions.reopened import ReopenedSession
@@ -40,7 +40,7 @@ class PostgresCatalog:
     ) -> Mapping[int, TableSchema]:
         return catalog.describe(self._session.get(), oids, overrides)
 
-    def partition_bounds(self, leaf: int) -> Bounds | None:
+    def partition_bounds(self, leaf: int) -> tuple[Bounds | None, tuple[Membership, ...]]:
         return catalog.partition_bounds(self._session.get(), leaf)
 
     def published(self, publication_name: str) -> frozenset[int]:

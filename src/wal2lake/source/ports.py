@@ -20,7 +20,7 @@ from ..config import GroupConfig, TableConfig
 from ..errors import ConfigError, ValueRefused, Wal2LakeError
 from ..position import Lsn
 from ..retry import CAPTURE, Backoff
-from ..schema import Bounds, TableId, TableSchema
+from ..schema import Bounds, Membership, TableId, TableSchema
 from ..types import PgType
 from ..visibility import Visibility
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
@@ -214,8 +214,11 @@ class CatalogReader(Protocol):
     ) -> Mapping[int, TableSchema]:
         """Schemas by oid; tables that do not exist are left out. Raises ConfigError if a setting does not fit."""
 
-    def partition_bounds(self, leaf: int) -> Bounds | None:
-        """Which rows of its root are in a partition; None if no condition tells."""
+    def partition_bounds(self, leaf: int) -> tuple[Bounds | None, tuple[Membership, ...]]:
+        """Which rows of its root are in a partition, None if no condition tells; and its membership at each level.
+
+        If the membership is one that was read before, the bounds are those of it.
+        """
 
     def published(self, publication: str) -> frozenset[int]:
         """The tables in a publication; empty if it does not exist."""

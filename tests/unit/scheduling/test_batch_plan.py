@@ -270,10 +270,11 @@ AT_160 = Until(Lsn(160), frozenset({11}))
 
 
 def test_a_batch_before_an_exchange_ends_within_a_manifest() -> None:
+    made = (Membership(12, 700, made=True),)
     gone = (
         Truncation(Lsn(155), 0, 11, "bounds"),
-        Truncation(Lsn(156), 0, 12, "bounds"),
-        Truncation(Lsn(170), 0, 12, "bounds"),
+        Truncation(Lsn(156), 0, 12, "bounds", levels=made),
+        Truncation(Lsn(170), 0, 12, "bounds", levels=made),
     )
     cut = manifest(1, segment("before", 7), segment("mixed", 7), segment("later", 7), truncations=gone)
     result = planned(100, 0, cut, schema=PARTED, exchanged=AT_160)
@@ -338,6 +339,21 @@ def test_changes_that_may_be_older_than_the_attach_of_their_partition_wait_for_i
     assert stops(emptied), "a truncation is a change, too"
 
 
+def test_a_truncation_whose_bounds_are_of_a_later_membership_waits_for_the_exchange_of_its_partition() -> None:
+    lake = replace(PARTED, heaps=(member(11, 750),))
+
+    def stops(leaf: int, *levels: Membership, exchanged: Until | None = None) -> bool:
+        emptied = manifest(1, truncations=(Truncation(Lsn(150), 0, leaf, "bounds", levels=levels),))
+        return planned(100, 0, emptied, schema=lake, exchanged=exchanged).attached
+
+    assert not stops(11, Membership(11, 750)), "the lake table has it since then"
+    assert stops(11, Membership(11, 760)), "it was attached again, perhaps with other bounds"
+    assert stops(11), "it is not known of which membership they are"
+    assert not stops(13, Membership(13, 770, made=True)), "it has never been another one"
+    assert stops(13, Membership(13, 770)), "it may have been"
+    assert not stops(11, Membership(11, 760), exchanged=Until(Lsn(200), frozenset({11}))), "it is left out"
+
+
 def test_what_comes_before_such_changes_is_applied_first() -> None:
     lake = replace(PARTED, heaps=(member(11, 750),))
     plan = planned(100, 0, of_partition(1, 11), of_partition(2, 13, _13=(Membership(13, 760),)), schema=lake)
@@ -350,3 +366,6 @@ def test_a_manifest_remembers_memberships() -> None:
     read = Manifest.from_json(written.to_json()).tables[7]
     assert read.attached == written.tables[7].attached and [level.made for level in read.attached[13]] == [False, True]
     assert "attached" not in of_partition(1, 13).to_json()
+    emptied = Truncation(Lsn(150), 0, 13, "bounds", 9, (("id", 1),), (Membership(13, 760, made=True),))
+    read = Manifest.from_json(manifest(1, truncations=(emptied,)).to_json()).tables[7]
+    assert read.truncations == (emptied,) and read.truncations[0].levels[0].made

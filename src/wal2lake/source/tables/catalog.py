@@ -92,11 +92,15 @@ def misleading_leaves(conn: Connection, oids: Collection[int]) -> dict[int, list
     }
 
 
-def partition_bounds(conn: Connection, leaf: int) -> Bounds | None:
-    """Which rows of its root are in a partition; None if no condition tells."""
+def partition_bounds(conn: Connection, leaf: int) -> tuple[Bounds | None, tuple[Membership, ...]]:
+    """Which rows of its root are in a partition, None if no condition tells; and its membership at each level.
+
+    The membership is read last: if it is one that was read before, the bounds are those of it.
+    """
     with explained("reading", "a partition's bounds"):
         row = conn.execute(query("partition_predicate"), {"oids": [leaf], "wait": True}).fetchone()
-    return _bounds(row[1], row[2]) if row else None
+        levels = conn.execute(query("memberships"), {"oid": leaf}).fetchall()
+    return _bounds(row[1], row[2]) if row else None, tuple(Membership(*level) for level in levels)
 
 
 def _bounds(text: str | None, columns: Iterable[tuple[str, str]]) -> Bounds | None:
