@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -230,6 +231,35 @@ def test_a_release_ends_the_wait_of_another_thread(state_server: StateServer) ->
     lease.release()
     watcher.join(20)
     assert answers == [False] and not lease.held
+    other.take()
+
+
+def test_a_lease_that_was_released_is_taken_again_only_on_request(state_server: StateServer) -> None:
+    lease, other = state_server.lease(), state_server.lease()
+    lease.take()
+    lease.release()
+    assert not lease.wait(0.05) and not lease.held
+    other.take()
+    other.release()
+    lease.take()
+    assert lease.held
+
+
+def test_a_release_counts_for_a_lease_that_another_thread_is_taking(state_server: StateServer) -> None:
+    lease, other = state_server.lease(), state_server.lease()
+    other.take()
+
+    def wait() -> None:
+        with suppress(GroupHeld):
+            lease.wait(60)
+
+    watcher = threading.Thread(target=wait)
+    watcher.start()
+    watcher.join(0.2)
+    lease.release()
+    other.release()
+    watcher.join(20)
+    assert not watcher.is_alive() and not lease.held
     other.take()
 
 

@@ -16,7 +16,7 @@ from simulation.hooked import Call
 from simulation.postgres_transactions import Transaction
 from simulation.workload import Changes
 from simulation.world import World
-from wal2lake.errors import CopyFailed
+from wal2lake.errors import ConnectionFailed, CopyFailed
 from wal2lake.schema import ReplicaIdentity
 
 COLUMNS = {"id": "int4", "v": "text"}
@@ -192,3 +192,35 @@ def test_a_lake_table_that_its_table_has_left_is_given_to_the_next_of_that_name(
 
     world = World(seed, Renamed(), hook, steps=4)
     world.run()
+
+
+class Disabled(Changes):
+    """The group is disabled for a moment while it takes its lost lease again."""
+
+    taking = done = False
+
+    def step(self, world: World) -> None:
+        super().step(world)
+        if self.taking and not self.done:
+            self.done = True
+            world.mirror().enable_group("default", enabled=False)
+            world.executor.sleep(1.0)
+            world.mirror().enable_group("default")
+
+
+def test_a_group_that_ends_while_it_takes_its_lost_lease_again_can_begin_again() -> None:
+    """The thread that took it held it for ever, so the group was refused as run by the very same process."""
+    workload = Disabled()
+
+    def hook(call: Call) -> None:
+        if workload.taking or world.executor.clock.elapsed < 5.0:
+            return
+        if call.method == "lease.wait":
+            raise ConnectionFailed(server="the state store", cause="it was lost")
+        if call.method == "lease.take" and call.done:
+            workload.taking = True
+            world.executor.sleep(4.0)
+
+    world = World(1, workload, hook, steps=30)
+    world.run()
+    assert workload.done and not world.ended

@@ -8,6 +8,7 @@ from wal2lake.evolution import (
     ColumnChanges,
     Incompatible,
     Unclear,
+    Unnumbered,
     changes,
     doubted,
     facts_differ,
@@ -101,6 +102,33 @@ def test_without_numbers_names_that_are_all_known_mean_the_same_columns() -> Non
     target = follow(LAKE, unnumbered)
     assert target == LAKE
     assert numbered(unnumbered, target).columns == LAKE.columns
+
+
+def _unnumbered(*names: str, lake: TableSchema) -> Unnumbered:
+    return Unnumbered().following(table(*(column(name, 0) for name in names)), lake)
+
+
+def test_rows_without_numbers_are_contradicted_by_a_rename_and_by_a_name_that_is_used_again() -> None:
+    rows, again = _unnumbered("id", "n", lake=LAKE), table(ID, column("n", 3))
+    assert not rows.contradict(table(ID, N, column("v", 3)))
+    assert rows.contradict(table(ID, column("m", 2)))
+    assert rows.contradict(again)
+    dropped = table(ID)
+    assert not rows.contradict(dropped)
+    assert rows.following(dropped, dropped).contradict(again)
+
+
+def test_rows_with_numbers_are_contradicted_by_nothing() -> None:
+    rows = Unnumbered().following(LAKE, LAKE)
+    assert not rows.contradict(table(ID, column("m", 2)))
+
+
+def test_a_column_that_is_numbered_later_is_the_same() -> None:
+    assert not _unnumbered("id", "n", lake=table(ID, column("n", 0))).contradict(LAKE)
+
+
+def test_a_column_that_the_lake_does_not_have_any_more_stays_without_a_number() -> None:
+    assert [c.attnum for c in numbered(table(column("id", 0), column("gone", 0)), LAKE).columns] == [1, 0]
 
 
 def test_a_table_from_before_numbers_were_kept_gets_them() -> None:

@@ -10,7 +10,7 @@ Columns are identified by PostgreSQL's attribute number, which a rename keeps an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -155,12 +155,42 @@ def _masks(schema: TableSchema) -> dict[int | str, Masking]:
 
 
 def numbered(written: TableSchema, lake: TableSchema) -> TableSchema:
-    """A schema of the source with the attribute numbers that `follow` found for its columns, by name."""
+    """A schema of the source with the attribute numbers of the lake's columns of the same names, where it lacks them.
+
+    0 remains for a column that the lake does not have any more.
+    """
     known = {column.name: column.attnum for column in lake.source_columns}
     columns = tuple(
-        column if column.attnum else replace(column, attnum=known[column.name]) for column in written.columns
+        column if column.attnum else replace(column, attnum=known.get(column.name, 0)) for column in written.columns
     )
     return replace(written, columns=columns)
+
+
+class Unnumbered:
+    """Columns of rows that only names tell apart, and that follow one another in one batch.
+
+    A lake table must not get other names while such rows wait: after a crash it has them before the rows are applied.
+    """
+
+    def __init__(self, columns: Mapping[str, int | None] | None = None) -> None:
+        self._columns = dict(columns or {})
+        """by name the number in the lake; None: the lake does not have the column any more"""
+
+    def contradict(self, lake: TableSchema) -> bool:
+        """Whether the next columns of the lake table give one of these names, or one of these columns, to another."""
+        numbers = {column.name: column.attnum for column in lake.source_columns}
+        names = {column.attnum: column.name for column in lake.source_columns if column.attnum}
+        return any(
+            (name in numbers and (number is None or number not in (0, numbers[name])))
+            or (number is not None and names.get(number, name) != name)
+            for name, number in self._columns.items()
+        )
+
+    def following(self, written: TableSchema, lake: TableSchema) -> Unnumbered:
+        """With the columns of one more schema of the source, which the lake table now has."""
+        names = [*self._columns, *(column.name for column in written.columns if not column.attnum)]
+        numbers = {column.name: column.attnum for column in lake.source_columns}
+        return Unnumbered({name: numbers.get(name) for name in names})
 
 
 def rekeyed(before: TableSchema, after: TableSchema) -> bool:

@@ -2,8 +2,8 @@
 
 A plan covers whole manifests, so that it ends at a position common to the group. It ends before a manifest with
 something that can't be carried, and has the error. Changes that were written with other columns than those of the lake
-table are included: the table gets the last columns first. Only where a commit changes the key does it end at that
-commit, within a manifest.
+table are included: the table gets the last columns first. Only where a commit changes the key, or names of columns that
+changes before it are known by, does it end at that commit, within a manifest.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..errors import CopyNeeded, Wal2LakeError
 from ..evolution import (
     Incompatible,
     Unclear,
+    Unnumbered,
     follow,
     keyed_as,
     later_members,
@@ -118,6 +119,8 @@ class _Gathered:
     leaves: set[int] = field(default_factory=set)
     """partitions of the changes"""
     until: Until | None = None
+    unnumbered: Unnumbered = field(default_factory=Unnumbered)
+    """columns of the changes that have names only"""
 
     def full(self, cut: ManifestEntry, limit: Limit) -> bool:
         """Whether one more manifest would exceed the limits."""
@@ -243,7 +246,7 @@ def _take(gathered: _Gathered, cut: ManifestEntry, log: LogView, policy: Policy)
     """Add the table's part of a manifest, or nothing of it. Raises _Obstacle, Incompatible or Unclear."""
     for refusal in cut.refusals:
         raise _Obstacle(refused(refusal))
-    schema, since = gathered.schema, gathered.since
+    schema, since, unnumbered = gathered.schema, gathered.since, gathered.unnumbered
     ends: Lsn | None = None
     taken: list[Segment] = []
     for segment in _in_order(cut.segments, log):
@@ -252,16 +255,16 @@ def _take(gathered: _Gathered, cut: ManifestEntry, log: LogView, policy: Policy)
         # decides how these very changes are matched.
         followed = segment.schema <= gathered.followed
         following = keyed_as(schema, own) if followed else follow(schema, own, policy.keep_dropped)
-        if rekeyed(schema, following) and (gathered.segments or taken):
-            ends = _boundary(taken, segment, log)
+        another_key = rekeyed(schema, following)
+        if (another_key or unnumbered.contradict(following)) and (gathered.segments or taken):
+            ends = _boundary(taken, segment, log, "key" if another_key else "columns")
             break
         if not followed:
-            own = numbered(own, following)
             since = since if following == schema else log.commits(segment)[0]
-        schema = following
-        gathered.written[segment.schema] = own
+        schema, unnumbered = following, unnumbered.following(own, following)
+        gathered.written[segment.schema] = numbered(own, following)
         taken.append(segment)
-    gathered.schema, gathered.since, gathered.ends = schema, since, ends
+    gathered.schema, gathered.since, gathered.ends, gathered.unnumbered = schema, since, ends, unnumbered
     gathered.segments += [(log.uri(segment), segment) for segment in taken]
     gathered.truncations += [t for t in cut.truncations if ends is None or ends.includes(t.commit_lsn)]
     gathered.bytes += sum(segment.bytes for segment in taken)
@@ -276,11 +279,12 @@ def _in_order(segments: Sequence[Segment], log: LogView) -> Sequence[Segment]:
     return sorted(segments, key=log.begins)
 
 
-def _boundary(before: Iterable[Segment], segment: Segment, log: LogView) -> Lsn:
-    """The commit from which rows have another key. Raises Incompatible if rows of that commit have the old one."""
+def _boundary(before: Iterable[Segment], segment: Segment, log: LogView, changed: str) -> Lsn:
+    """The commit from which rows have another key, or other columns. Raises Incompatible if rows of that commit have
+    the old one."""
     first = log.commits(segment)[0]
     if any(log.commits(earlier)[1] >= first for earlier in before):
-        raise Incompatible("its key changed within a transaction that changed its rows, too")
+        raise Incompatible(f"its {changed} changed within a transaction that changed its rows, too")
     return first
 
 

@@ -28,7 +28,7 @@ from ..errors import (
     Wal2LakeError,
     advise,
 )
-from ..executor import Executor
+from ..executor import Executor, Task
 from ..lake import LakeTables
 from ..observe import Progress
 from ..position import ZERO
@@ -56,6 +56,8 @@ from .worker_pool import Workers
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.5
+WATCH_SECONDS = 5.0
+"""limit for a group that ends to wait for the thread that confirms its lease"""
 MOVE_SECONDS = 15.0
 """limit for `run --once` to wait for a table that moves between groups; the next run continues a longer move"""
 
@@ -130,6 +132,8 @@ class GroupLoop:
         )  # fmt: skip
         self._work = TableWork(parts, config, group, ports.progress, ports.workers)
         self._lease_lost: GroupHeld | None = None
+        self._watch: Task | None = None
+        """waits on the lease"""
         self._failed: Advice | None = None
         self._caught_up_at: float | None = None
         """when `run --once` had done everything else"""
@@ -189,7 +193,7 @@ class GroupLoop:
             if opened is not None:
                 opened.close()
             raise
-        self._executor.start(f"lease-{self.group.name}", self._watch_lease, daemon=True)
+        self._watch = self._executor.start(f"lease-{self.group.name}", self._watch_lease, daemon=True)
         if opened is not None:
             self._work.copy_pending(opened)
         self._state_writer.note(state=GroupState.RUNNING)
@@ -213,7 +217,7 @@ class GroupLoop:
         steps = (
             self._source.interrupt, self._work.close, self._background.close,
             partial(self._background.finish, ending=True), self._lanes.close, self._work.finish_jobs,
-            capture.join, self._note_end, self._lease.release, self._source.close,
+            capture.join, self._note_end, self._lease.release, self._end_watch, self._source.close,
         )  # fmt: skip
         for step in steps:
             # Whatever fails here, the lease must be released.
@@ -232,6 +236,11 @@ class GroupLoop:
             failed = self._failed
             self._state_writer.note(state=GroupState.ERRORED, holder=None, error=failed.message, remedy=failed.remedy)
         self._state_writer.save_now(self._capture.logged_to_store)
+
+    def _end_watch(self) -> None:
+        """It may be taking the lost lease again, and then releases it; the group could not begin again before that."""
+        if self._watch is not None:
+            self._watch.join(WATCH_SECONDS)
 
     def _watch_lease(self) -> None:
         while not self._stopping.is_set():

@@ -49,7 +49,8 @@ class Listener(Protocol):
         """
 
     def release(self) -> None:
-        """Close the session, if there is one. It can be opened again."""
+        """Close the session, if there is one, or as soon as another thread has opened it. `take` opens it again, `wait`
+        does not."""
 
 
 class Lease(Listener, Protocol):
@@ -95,7 +96,10 @@ class Lease(Listener, Protocol):
         """
 
     def release(self) -> None:
-        """Release the group at once; the epoch is kept, so that the next one is higher."""
+        """Release the group at once, or as soon as another thread has taken it: `wait` does not take it again.
+
+        The epoch is kept, so that the next one is higher.
+        """
 
 
 class RecordStore(Protocol):

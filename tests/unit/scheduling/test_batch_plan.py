@@ -21,7 +21,9 @@ WHOLE = replace(OLD, key=(), identity=ReplicaIdentity.FULL)
 RETYPED = replace(NEW, columns=(ID, replace(N, type_oid=25, lake=STRING)))
 PARTED = replace(OLD, partitioned=True, key_index=70)
 REMADE = replace(PARTED, key_index=71)
-SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD, 6: WHOLE, 7: PARTED, 8: REMADE}
+UNNUMBERED = replace(NEW, columns=(replace(ID, attnum=0), replace(N, attnum=0)))
+SWAPPED = replace(NEW, columns=(replace(ID, name="n"), replace(N, name="id")), key=("n",))
+SCHEMAS = {1: OLD, 2: NEW, 3: REKEYED, 4: RETYPED, 5: OLD, 6: WHOLE, 7: PARTED, 8: REMADE, 9: UNNUMBERED, 10: SWAPPED}
 
 
 def segment(name: str, schema: int = 1, size: int = 10) -> Segment:
@@ -221,6 +223,30 @@ def test_another_key_ends_the_batch_within_the_manifest() -> None:
 def test_another_key_within_a_transaction_that_has_rows_of_both_needs_a_copy() -> None:
     result = planned(100, 0, manifest(1, segment("mixed", 2), segment("later", 3)), schema=NEW)
     assert isinstance(result.obstacle, CopyNeeded)
+
+
+def test_a_swap_of_columns_ends_the_batch_if_changes_before_it_have_no_numbers() -> None:
+    # Columns and changes are two commits: after a crash between them, the names would mean other columns.
+    changes = manifest(1, segment("before", 9), segment("later", 10))
+    for version in (8, 9):
+        result = planned(100, 0, changes, schema=replace(NEW, version=version))
+        assert files(result) == ["before"]
+        assert result.batch is not None
+        assert (result.batch.to_lsn, result.batch.written) == (Lsn(160), {9: NEW})
+    rest = planned(160, 0, changes, schema=replace(NEW, version=9))
+    assert files(rest) == ["later"]
+    assert rest.batch is not None and rest.batch.schema is not None
+    assert rest.batch.schema.names == ("n", "id")
+
+
+def test_a_swap_of_columns_within_a_transaction_whose_rows_have_no_numbers_needs_a_copy() -> None:
+    result = planned(100, 0, manifest(1, segment("mixed", 9), segment("later", 10)), schema=NEW)
+    assert isinstance(result.obstacle, CopyNeeded)
+
+
+def test_a_swap_of_columns_is_followed_within_a_batch_if_changes_before_it_have_numbers() -> None:
+    result = planned(100, 0, manifest(1, segment("mixed", 2), segment("later", 10)), schema=NEW)
+    assert (files(result), result.obstacle) == (["mixed", "later"], None)
 
 
 def test_a_segment_of_an_older_schema_that_the_copy_is_past_is_left_out() -> None:

@@ -104,6 +104,21 @@ def test_a_lease_whose_taking_was_not_answered_is_free() -> None:
     assert second.held
 
 
+def test_a_lease_that_is_released_while_it_is_taken_is_free() -> None:
+    class Released(Faults):
+        def after(self, call: Call) -> None:
+            if call.method == "lease.take":
+                first.release()
+
+    state = MemoryState(hook=Released())
+    first, second = state.connect().lease("g"), state.connect(process="other").lease("g")
+    assert not first.wait(0.0)
+    assert not first.held
+    state.hook = Faults()
+    second.take()
+    assert second.held
+
+
 @pytest.mark.parametrize("faults", [Faults(before="lease.wait"), Faults(after="lease.wait")])
 def test_a_lease_that_can_not_be_confirmed_is_lost(faults: Faults) -> None:
     state = MemoryState(hook=faults)

@@ -15,23 +15,20 @@ class MemoryListener:
     def __init__(self, server: MemoryServer, process: str) -> None:
         self._server, self._process = server, process
         self._session: Session | None = None
+        self._released = False
+        """a thread that waits must not open a session again"""
         self._confirmed = -math.inf
 
     def take(self) -> None:
-        session = self._server.open_session(self._process)
-        try:
-            with self._server.call(self._process, f"{self._kind}.take"):
-                self._claim(session)
-        except BaseException:
-            self._server.end_session(session)
-            raise
-        self._session, self._confirmed = session, self._server.clock.monotonic()
+        self._released = False
+        self._take()
 
     def wait(self, seconds: float) -> bool:
-        if self._session is None:
-            self.take()
-        session, call = self._session, Call(self._process, f"{self._kind}.wait")
-        assert session is not None
+        if self._session is None and not self._released:
+            self._take()
+        if (session := self._session) is None:
+            return False
+        call = Call(self._process, f"{self._kind}.wait")
         try:
             self._server.hook.before(call)
             with self._server.changes:
@@ -40,7 +37,7 @@ class MemoryListener:
         except ConnectionFailed:
             self._server.end_session(session)
         if not session.open:
-            self.release()
+            self._lose()
             return False
         with self._server.changes:
             notified, session.notified = session.notified, False
@@ -48,6 +45,25 @@ class MemoryListener:
         return notified
 
     def release(self) -> None:
+        with self._server.changes:
+            self._released = True
+            self._lose()
+
+    def _take(self) -> None:
+        session = self._server.open_session(self._process)
+        try:
+            with self._server.call(self._process, f"{self._kind}.take"):
+                self._claim(session)
+        except BaseException:
+            self._server.end_session(session)
+            raise
+        with self._server.changes:
+            if self._released:
+                self._server.end_session(session)
+            else:
+                self._session, self._confirmed = session, self._server.clock.monotonic()
+
+    def _lose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             self._server.end_session(session)

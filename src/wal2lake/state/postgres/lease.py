@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import threading
 import time
 
 import psycopg
@@ -52,16 +53,78 @@ class Holding:
         return self._epoch
 
 
-class PostgresListener:
-    """A session that receives NOTIFY."""
+class OneSession:
+    """A session that one thread opens and waits on, and that another one may release at any time."""
+
+    _connection: Session | None
 
     def __init__(self, dsn: str, connect_timeout: float = 10, clock: Clock = SYSTEM_CLOCK) -> None:
         self._dsn, self._timeout, self._clock = dsn, connect_timeout, clock
-        self._connection: Session | None = None
+        self._connection = None
         self._holder = process_name()
         self._confirmed = -math.inf
+        self._released = False
+        """a thread that waits must not open a session again"""
+        self._lock = threading.Lock()
 
     def take(self) -> None:
+        self._released = False
+        self._take()
+
+    def release(self) -> None:
+        with self._lock:
+            self._released = True
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._give_back(connection)
+
+    def _take(self) -> None:
+        connection = self._open()
+        with self._lock:
+            if not self._released:
+                self._connection, self._confirmed = connection, self._clock.monotonic()
+                return
+        self._give_back(connection)
+
+    def _current(self) -> Session | None:
+        """The session, opened if it was lost; None if it was released."""
+        connection = self._connection
+        if (connection is None or connection.closed) and not self._released:
+            self._take()
+        return self._connection
+
+    def _lose(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _open(self) -> Session:
+        """A session that holds what it must. Raises ConnectionFailed."""
+        raise NotImplementedError
+
+    def _give_back(self, connection: Session) -> None:
+        """Close a session, and with it what it holds."""
+        connection.close()
+
+
+class PostgresListener(OneSession):
+    """A session that receives NOTIFY."""
+
+    def wait(self, seconds: float) -> bool:
+        if (connection := self._current()) is None:
+            return False
+        try:
+            with bounded(connection, seconds + PATIENCE_SECONDS):
+                notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
+                connection.execute("SELECT 1")
+        except psycopg.Error:
+            self._lose()
+            return False
+        self._confirmed = self._clock.monotonic()
+        return notified
+
+    def _open(self) -> Session:
         connection = open_session(self._dsn, self._timeout, self._holder)
         try:
             with translated():
@@ -70,27 +133,7 @@ class PostgresListener:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._confirmed = connection, self._clock.monotonic()
-
-    def wait(self, seconds: float) -> bool:
-        if self._connection is None or self._connection.closed:
-            self.take()
-        connection = self._connection
-        assert connection is not None
-        try:
-            with bounded(connection, seconds + PATIENCE_SECONDS):
-                notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
-                connection.execute("SELECT 1")
-        except psycopg.Error:
-            self.release()
-            return False
-        self._confirmed = self._clock.monotonic()
-        return notified
-
-    def release(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        return connection
 
     def _claim(self, connection: Session) -> None:
         """Take what the session must hold before it listens."""

@@ -5,7 +5,6 @@ A lease is a row with an end, which its holder moves on; a request counts a sequ
 
 from __future__ import annotations
 
-import math
 import time
 from uuid import uuid4
 
@@ -13,7 +12,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import GroupHeld, SourceError, Wal2LakeError
 from ..ports import LEASE_SECONDS
 from .connection import Session, open_session, translated
-from .lease import Holding, holder, next_epoch, process_name, session_holder
+from .lease import Holding, OneSession, holder, next_epoch, session_holder
 from .locks import CREATING, lock_until_commit
 from .queries import query
 
@@ -22,17 +21,28 @@ TERM_SECONDS = 1.5 * LEASE_SECONDS
 LOOK_SECONDS = 0.25
 
 
-class CountingListener:
+class CountingListener(OneSession):
     """Compares the counter of requests; keeps no session open for it."""
 
-    def __init__(self, dsn: str, connect_timeout: float = 10, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._dsn, self._timeout, self._clock = dsn, connect_timeout, clock
-        self._connection: Session | None = None
-        self._holder = process_name()
-        self._confirmed = -math.inf
-        self._counted = 0
+    _counted = 0
 
-    def take(self) -> None:
+    def wait(self, seconds: float) -> bool:
+        if (connection := self._current()) is None:
+            return False
+        until = time.monotonic() + seconds
+        try:
+            with translated():
+                self._confirm(connection)
+                while (now := _count(connection)) == self._counted and (left := until - time.monotonic()) > 0:
+                    time.sleep(min(left, LOOK_SECONDS))
+        except Wal2LakeError:
+            self._lose()
+            return False
+        notified, self._counted = now != self._counted, now
+        self._confirmed = self._clock.monotonic()
+        return notified
+
+    def _open(self) -> Session:
         connection = open_session(self._dsn, self._timeout, self._holder, pooler=True)
         try:
             with translated():
@@ -41,33 +51,7 @@ class CountingListener:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._confirmed = connection, self._clock.monotonic()
-
-    def wait(self, seconds: float) -> bool:
-        if self._connection is None or self._connection.closed:
-            self.take()
-        connection = self._connection
-        assert connection is not None
-        until = time.monotonic() + seconds
-        try:
-            with translated():
-                self._confirm(connection)
-                while (now := _count(connection)) == self._counted and (left := until - time.monotonic()) > 0:
-                    time.sleep(min(left, LOOK_SECONDS))
-        except Wal2LakeError:
-            self._drop()
-            return False
-        notified, self._counted = now != self._counted, now
-        self._confirmed = self._clock.monotonic()
-        return notified
-
-    def release(self) -> None:
-        self._drop()
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        return connection
 
     def _claim(self, connection: Session) -> None:
         """Take what there is to hold."""
@@ -94,15 +78,14 @@ class RowLease(Holding, CountingListener):
                 self._epoch = next_epoch(connection, above)
         return self._epoch
 
-    def release(self) -> None:
-        connection = self._connection
-        if connection is not None and not connection.closed:
+    def _give_back(self, connection: Session) -> None:
+        if not connection.closed:
             try:
                 with translated():
                     connection.execute(query("release_row"), self._row)
             except (SourceError, Wal2LakeError):
                 pass  # it ends by itself
-        super().release()
+        super()._give_back(connection)
 
     @property
     def _row(self) -> dict[str, object]:
