@@ -224,3 +224,22 @@ def test_a_group_that_ends_while_it_takes_its_lost_lease_again_can_begin_again()
     world = World(1, workload, hook, steps=30)
     world.run()
     assert workload.done and not world.ended
+
+
+def test_the_snapshot_of_a_new_slot_is_closed_when_its_copies_can_not_begin() -> None:
+    """It stayed open until the group was started again, and held back vacuum."""
+    snapshots: list[int] = []
+
+    def begins(world: World, call: Call) -> bool:
+        watched = any(task.name == "lease-default" for task in world.executor._tasks)
+        return call.method == "stat" and call.subject.endswith("group.json") and watched and not call.done
+
+    def hook(world: World, call: Call) -> bool:
+        found = begins(world, call)
+        if found:
+            snapshots.append(len(world.server.snapshots))
+        return found
+
+    world = meeting(OSError(errno.EIO, "Input/output error", "group.json"), hook)
+    assert snapshots and snapshots[-1] == 1, "it was open then"
+    assert not world.server.snapshots

@@ -8,9 +8,12 @@ import pytest
 
 from simulation.checks import records
 from simulation.hooked import Call
+from simulation.ports import SimulatedPorts
 from simulation.postgres_transactions import Transaction
 from simulation.workload import Changes
 from simulation.world import World
+from wal2lake.config import GroupConfig
+from wal2lake.reconcile import drop_group
 from wal2lake.schema import ReplicaIdentity
 from wal2lake.source.publishing import publication_name
 from wal2lake.state import GroupSpec
@@ -114,3 +117,24 @@ def test_a_table_that_lost_its_identity_while_it_was_handed_over_to_another_grou
     world = World(seed, Tables(course), hook, steps=8)
     world.run()
     assert done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_that_is_dropped_while_it_is_being_started_is_not_made_again(seed: int) -> None:
+    """Its slot was made anew, and stayed."""
+    dropped: list[bool] = []
+
+    def course(world: World) -> None:
+        world.mirror().create_group(GroupSpec("other", made=True))
+        until(world, lambda: dropped)
+
+    def hook(call: Call) -> None:
+        starting = world.executor.current is not None and world.executor.current.name == "group-other"
+        if starting and call.method == "lease.take" and not call.done and not dropped:
+            dropped.append(True)
+            ports = SimulatedPorts(world, "command")
+            drop_group(ports.store(False), ports.source, ports.logs, GroupConfig(name="other"))
+
+    world = World(seed, Tables(course), hook, steps=8)
+    world.run()
+    assert {record.name for record in world.state.contents.groups.values()} == {"default"}

@@ -183,13 +183,13 @@ class CaptureLink:
         opened = self._new_slot()
         try:
             self._backlog.begin(self._damaged)
+            self._damaged = False
+            # Positions of a restored database are lower, so those of the last capture are dropped.
+            self._capture, self._report, self.lost = self._make_capture(self._wake), CaptureReport(), None
+            self._capture.start()
         except BaseException:
             opened.close()
             raise
-        self._damaged = False
-        # Positions of a restored database are lower, so those of the last capture are dropped.
-        self._capture, self._report, self.lost = self._make_capture(self._wake), CaptureReport(), None
-        self._capture.start()
         self._state_writer.note(state=GroupState.RUNNING, error=None, remedy=None)
         return opened
 

@@ -41,6 +41,7 @@ from ..reconcile import (
     Renaming,
     SchemaChanges,
     TableRegistry,
+    groups_of,
 )
 from ..source import SourceDatabase
 from ..source.sessions import Patience
@@ -88,7 +89,7 @@ class GroupLoop:
         self, config: Config, group: GroupConfig, ports: GroupPorts, resync_on_gap: bool = False, auto: bool = False
     ) -> None:  # fmt: skip
         """`auto`: the capture mode of `group` was chosen, and may change."""
-        self.group = group
+        self.group, self._config = group, config
         self._executor, self._source, self._log, self._lease = ports.executor, ports.source, ports.log, ports.lease
         self._lake, self._store = lake, store = ports.lake, ports.store
         executor, clock = self._executor, self._executor.clock
@@ -144,6 +145,12 @@ class GroupLoop:
         """Mirror until `stop` is set; with `once`, until everything that was committed at the start is applied."""
         try:
             self._stop = stop
+            self._lease.take()
+            self._store.create()
+            if self._is_dropped():
+                # Nothing of it may be made again; whoever drops a group has its lease.
+                self._lease.release()
+                return ()
             self._begin(once)
             while not stop.is_set():
                 self._wake.clear()
@@ -161,9 +168,14 @@ class GroupLoop:
             self._end()
         return tuple(table.record for table in self._tables if not table.moving_in)
 
+    def _is_dropped(self) -> bool:
+        """Whether a command has dropped the group since it was decided to run it."""
+        specs = self._store.group_specs()
+        spec = specs.get(self.group.name)
+        there = any(group.name == self.group.name for group in groups_of(self._config, specs))
+        return not there or (spec is not None and spec.dropping)
+
     def _begin(self, once: bool) -> None:
-        self._lease.take()
-        self._store.create()
         self._lease.raise_epoch()
         self._state_writer.note(
             slot=self._source.slot_name, capture=mode_of(self.group).value.lower(), holder=self._lease.holder,
@@ -189,13 +201,13 @@ class GroupLoop:
             self._read_manifests(begin=True)
             self._lake.begin()
             self._reconciler.reconcile(desired)
+            self._watch = self._executor.start(f"lease-{self.group.name}", self._watch_lease, daemon=True)
+            if opened is not None:
+                self._work.copy_pending(opened)
         except BaseException:
             if opened is not None:
                 opened.close()
             raise
-        self._watch = self._executor.start(f"lease-{self.group.name}", self._watch_lease, daemon=True)
-        if opened is not None:
-            self._work.copy_pending(opened)
         self._state_writer.note(state=GroupState.RUNNING)
 
     def _is_stopping(self) -> bool:
