@@ -235,9 +235,33 @@ def test_background_tasks_are_done_one_at_a_time_of_each_kind_and_their_failures
             background.finish()
             for kind in ("look", "save", "delete", "drop"):
                 background.begin(kind, partial(work, kind), finished.append)
-            assert woken.wait(60), "the loop is woken when something is done"
+            # Work that failed is not started again at once, and then nothing may be under way.
+            woken.wait(1.0)
         background.close()
         background.finish(ending=True)
         assert not running and not background.begin("look", partial(work, "look"))
 
     executor.run(main)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_background_task_that_fails_at_once_does_not_keep_the_loop_busy(seed: int) -> None:
+    executor = SimulatedExecutor(seed)
+    begun: list[float] = []
+
+    def work() -> None:
+        begun.append(executor.clock.elapsed)
+        raise OSError("no space left on device")
+
+    def main() -> None:
+        woken = executor.event()
+        background = BackgroundTasks("g", woken.set, executor)
+        while executor.clock.elapsed < 60.0:
+            woken.clear()
+            background.finish()
+            background.begin("look", work)
+            woken.wait(0.5)
+        background.close()
+
+    executor.run(main)
+    assert 10 < len(begun) < 25, "with growing pauses, of some seconds at most"
