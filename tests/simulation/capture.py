@@ -59,9 +59,13 @@ class SimulatedCapture:
 
     def __init__(
         self, executor: SimulatedExecutor, group: str, make: Callable[[Owner], Worker],
-        on_report: Callable[[], object] = lambda: None, parent: str = "",
+        on_report: Callable[[], object] = lambda: None, parent: str = "", kill: Callable[[str], object] | None = None,
     ) -> None:  # fmt: skip
-        """`parent`: the process that it is of; one that is started after it must have another name."""
+        """`parent`: the process that it is of; one that is started after it must have another name.
+
+        `kill`: ends a process with all that it has opened.
+        """
+        self._kill = kill or executor.kill
         self._parent = f"{parent}/" if parent else ""
         self._executor, self._group, self._make, self._on_report = executor, group, make, on_report
         self._report = CaptureReport()
@@ -98,7 +102,7 @@ class SimulatedCapture:
                 self._link.send(None)
             self._keeper.join(STOP_SECONDS)
             if self._keeper.is_alive():
-                self._executor.kill(self.process)
+                self._kill(self.process)
                 self._keeper.join()
         return self._report
 

@@ -70,7 +70,7 @@ class SimulatedPorts:
             source = self._capture_source()
             return CaptureWorker(self._world.config, group, owner, source, self.logs, self.executor, spools)
 
-        made = SimulatedCapture(self.executor, group.name, worker, on_report, self.process)
+        made = SimulatedCapture(self.executor, group.name, worker, on_report, self.process, self._world.crash)
         self.captures.append(made)
         return made
 

@@ -206,20 +206,21 @@ class World:
             assert self._main is not None
             for capture in self._main.ports.captures:
                 capture.orphan()
-            self._crash(main)
+            self.crash(main)
 
     def crash_capture(self, group: str | None = None) -> None:
         """The capture process of a group dies, or that of every group."""
         for name in self.captures:
             if group is None or f"/capture-{group}-" in name:
-                self._crash(name)
+                self.crash(name)
 
     @property
     def captures(self) -> list[str]:
         """The capture processes that run."""
         return self.executor.processes(lambda name: "/capture-" in name)
 
-    def _crash(self, process: str) -> None:
+    def crash(self, process: str) -> None:
+        """It ends, with all that it has opened."""
         self.storage.crash(process)
         for close in self._opened.pop(process, ()):
             close()
