@@ -147,6 +147,7 @@ class World:
         if self.rolled_back:
             # A table that nothing is written to is looked at when a run begins.
             self.stop_main()
+            self.keep_main()
         self._settle()
         interrupted = checks.interrupted(self)
         self.stop_main()
