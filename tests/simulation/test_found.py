@@ -142,6 +142,21 @@ def test_a_table_does_not_stream_while_it_lacks_rows_of_a_partition() -> None:
     assert set(workload.passed[began + 1 :]) == {("CATCHUP", "ERRORED"), ("ERRORED", "CATCHUP")}
 
 
+def test_the_stream_is_replaced_also_if_it_is_lost_while_partitions_are_exchanged() -> None:
+    """The exchange waited for changes that the lost stream could not capture, and the new slot for its end."""
+
+    def hook(call: Call) -> None:
+        attached = any(table.id.name == "p_2" for table in world.server.state.tables.values())
+        if attached and not lost and call.method == "open_snapshot" and call.done:
+            lost.append(call)
+            Disturbances(world)(Kind.LOSE_SLOT, 0.0)
+
+    lost: list[Call] = []
+    world = World(1, Attached(), hook, steps=4)
+    world.run()
+    assert lost, "no partitions were exchanged"
+
+
 @pytest.mark.parametrize("seed", [4, 6])
 def test_changes_that_are_captured_before_the_first_copies_begin_are_applied_after_them(seed: int) -> None:
     """They counted as copied, and were lost: the copies are made at the snapshot of the slot, which is older."""

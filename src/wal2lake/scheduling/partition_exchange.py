@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..changelog import Manifest
-from ..errors import CommitFailed, CopyNeeded, LakeInconsistent
+from ..errors import CommitFailed, CopyFailed, CopyNeeded, LakeInconsistent
 from ..evolution import (
     Incompatible,
     Unclear,
@@ -44,13 +44,15 @@ class PartitionExchanges:
 
     def __init__(
         self, source: SourceDatabase, lake: LakeTables, view: LogView, patience: Patience,
-        may_copy: Callable[[TableSchema], object], logged: Callable[[], Lsn],
+        may_copy: Callable[[TableSchema], object], logged: Callable[[], Lsn], lost: Callable[[], bool],
         manifests: Callable[[int], Iterable[Manifest]], wake: Callable[[], object],
         epoch: Callable[[], int], executor: Executor,
     ) -> None:  # fmt: skip
+        """`logged`: the position of the log; `lost`: whether the stream has a gap, so that it can't go on."""
         self._epoch, self._executor = epoch, executor
         self._source, self._lake, self._view, self._patience = source, lake, view, patience
-        self._may_copy, self._logged, self._manifests, self._wake = may_copy, logged, manifests, wake
+        self._may_copy, self._manifests, self._wake = may_copy, manifests, wake
+        self._logged, self._lost = logged, lost
         self._awaited: dict[int, Lsn] = {}
 
     @property
@@ -105,6 +107,10 @@ class PartitionExchanges:
         while self._logged() < until.lsn:
             if self._patience.stopped():
                 raise CommitFailed(table=str(applied.schema.id), cause="the run ends")
+            if self._lost():
+                # A new slot is created, and the table re-copied, only when no work is running.
+                cause = "the stream was lost before all changes up to its snapshot were captured"
+                raise CopyFailed(table=str(applied.schema.id), cause=cause, sqlstate=None, unfit=False)
             self._executor.sleep(_LOOK_SECONDS)
         while applied.lsn < until.lsn:
             planned = plan_batch(applied, self._manifests(oid), self._view, policy=policy, exchanged=until)

@@ -86,7 +86,7 @@ class TableWork:
         )  # fmt: skip
         self._exchanges = PartitionExchanges(
             self._source, self._lake, self._view, patience, self._may_copy, lambda: self._capture.logged,
-            self._backlog.waiting, done, lambda: self._lease.epoch, executor,
+            lambda: self._capture.lost is not None, self._backlog.waiting, done, lambda: self._lease.epoch, executor,
         )  # fmt: skip
         self._maintenance_queue = MaintenanceQueue(self._lake, self._clock)
         self._cadence = Cadence(group, config.tables)
