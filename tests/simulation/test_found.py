@@ -157,6 +157,45 @@ def test_the_stream_is_replaced_also_if_it_is_lost_while_partitions_are_exchange
     assert lost, "no partitions were exchanged"
 
 
+class Filled(Changes):
+    """A table is created, and the storage is full when the catalog is read."""
+
+    done = False
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(5.0)
+        if not self.done:
+            self.done = True
+            world.server.run(lambda tx: tx.ddl.create_table("added", COLUMNS, ["id"]))
+            Disturbances(world)(Kind.FILL_STORAGE, 60.0)
+            world.executor.sleep(60.0)
+            self.calls = world.calls
+        super().step(world)
+
+
+def test_a_new_table_that_can_not_be_noted_in_the_change_log_is_tried_again_after_a_while() -> None:
+    """Each reading requested its copy before it failed, and woke the loop by that for the next reading."""
+    workload = Filled()
+    World(1, workload, steps=2).run()
+    assert workload.calls < 5_000
+
+
+def test_applied_changes_that_can_not_be_deleted_are_deleted_after_a_while() -> None:
+    """The run tried it again and again, without a pause."""
+    failures = 0
+
+    def hook(call: Call) -> None:
+        nonlocal failures
+        manifest = call.method == "delete" and "manifests/" in call.subject
+        if manifest and not call.done and call.process.startswith("main-") and world.executor.clock.elapsed < 60.0:
+            failures += 1
+            raise PermissionError(errno.EACCES, "Permission denied", call.subject)
+
+    world = World(1, Changes(), hook, steps=60)
+    world.run()
+    assert 2 < failures < 20
+
+
 @pytest.mark.parametrize("seed", [4, 6])
 def test_changes_that_are_captured_before_the_first_copies_begin_are_applied_after_them(seed: int) -> None:
     """They counted as copied, and were lost: the copies are made at the snapshot of the slot, which is older."""

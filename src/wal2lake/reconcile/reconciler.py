@@ -34,7 +34,10 @@ class Background(Protocol):
     """Runs work that may wait for a disk or a server in the background of a group's loop."""
 
     def begin(self, what: str, work: Callable[[], T], then: Callable[[T], object] = ...) -> bool:
-        """Start `work` unless the same is running, and call `then` in the loop; return whether it was started."""
+        """Start `work` unless the same is running or has just failed, and call `then` in the loop.
+
+        Returns whether it was started.
+        """
 
 
 class Reconciler:

@@ -49,7 +49,7 @@ def test_what_follows_happens_when_the_loop_asks(background: BackgroundTasks, wo
     assert results == [threading.current_thread()]
 
 
-def test_work_that_fails_is_logged_and_may_be_started_again(
+def test_work_that_fails_is_logged_and_other_work_may_be_started(
     background: BackgroundTasks, woken: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -59,7 +59,8 @@ def test_work_that_fails_is_logged_and_may_be_started_again(
     assert woken.wait(PATIENCE)
     background.finish()
     assert "looking did not succeed" in caplog.text
-    assert background.begin("looking", lambda: None)
+    assert not background.begin("looking", lambda: None), "it failed just now"
+    assert background.begin("something else", lambda: None)
 
 
 def test_any_error_of_a_piece_of_work_ends_that_work_alone(
