@@ -285,3 +285,29 @@ def test_a_partition_that_was_emptied_and_then_attached_with_other_bounds_is_emp
     assert swapped
     for version in applied:
         checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_last_changes_of_a_partitioned_table_that_is_dropped_are_not_left_out(seed: int) -> None:
+    """They are decoded after the DROP, which takes from the catalog what its partitions belonged to."""
+    changed: list[bool] = []
+    dropped: list[Call] = []
+    applied: list[Version] = []
+
+    def change(tx: Transaction) -> None:
+        tx.insert("p", k="2", v="last")
+        tx.truncate("p")
+        changed.append(True)
+
+    def hook(call: Call) -> None:
+        if call.method == "tables" and "/capture-" in call.process and not call.done and changed and not dropped:
+            dropped.append(call)
+            do(world, lambda tx: tx.ddl.drop_table("p"))
+        if call.method == "apply" and call.done and dropped:
+            applied.append(world.lake.history(TableId("public", "p"))[-1])
+
+    world = World(seed, History(parted, [lambda tx: tx.insert("p", k="3", v="earlier")], [change], []), hook, steps=3)
+    world.run()
+    assert dropped
+    for version in applied:
+        checks.check_version(world, version.record.schema.oid, version.record, version.rows)

@@ -95,8 +95,11 @@ class RelationResolver:
         if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
             return oid
         root = self._log.leaves.root_of(oid)
-        published = self._catalog.published(publication_name(self._group)) if root is not None else frozenset()
-        return root if root in published and oid not in published else oid
+        if root is None or oid in (published := self._catalog.published(publication_name(self._group))):
+            return oid
+        # A dropped table is in no publication, and its partitions were dropped with it.
+        dropped = root not in published and root not in self._catalog.tables([root])
+        return root if root in published or (dropped and not self._log.leaves.was_published(oid)) else oid
 
     def _note_membership(self, leaf: int, root: TableSchema | None) -> tuple[Membership, ...]:
         """The message does not say whether the rows were written before the ATTACH or after it; the apply decides."""
