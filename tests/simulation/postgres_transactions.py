@@ -194,9 +194,11 @@ class Transaction:
             else new[column.attnum]
             for column in heap.live
         )
-        key_changed = any(heap.value(row, heap.columns[a - 1]) != new[a] for a in heap.identifying)
+        # A key with a value that is stored outside of the row is logged, too.
+        kept = {column.attnum for column, value in zip(heap.live, sent, strict=True) if value is UNCHANGED}
+        logged = any(heap.value(row, heap.columns[a - 1]) != new[a] or a in kept for a in heap.identifying)
         whole = heap.identity is ReplicaIdentity.FULL
-        old = heap.values(row) if whole else self._key(heap, row) if key_changed else None
+        old = heap.values(row) if whole else self._key(heap, row) if logged else None
         self._write("U", [heap], old=old, whole=whole, new=sent)
 
     def _delete(self, heap: ScriptedTable, number: int, row: Row) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from simulation.postgres_transactions import Transaction
 from simulation.workload import Changes
 from simulation.world import World
 from wal2lake.config import GroupConfig
+from wal2lake.errors import ConnectionFailed
 from wal2lake.reconcile import drop_group
 from wal2lake.schema import ReplicaIdentity
 from wal2lake.source.publishing import publication_name
@@ -138,3 +140,31 @@ def test_a_group_that_is_dropped_while_it_is_being_started_is_not_made_again(see
     world = World(seed, Tables(course), hook, steps=8)
     world.run()
     assert {record.name for record in world.state.contents.groups.values()} == {"default"}
+
+
+def insert(number: int, tx: Transaction) -> None:
+    for name in NAMES:
+        tx.insert(name, id=str(number), v="later")
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_table_is_copied_and_nobody_knows_whether_its_request_was_ended(seed: int, ended: bool) -> None:
+    """It waited for another copy, and its changes were deleted; the next run went on behind them."""
+    failed: list[Call] = []
+
+    def course(world: World) -> None:
+        until(world, lambda: failed and sum(r.state is TableState.STREAMING for r in records(world)) >= 3)
+        for number in range(2, 5):
+            world.server.run(partial(insert, number))
+            world.executor.sleep(2.0)
+        until(world, lambda: not world.storage.peek_names("default/manifests/1.json"))
+        world.crash_main()
+
+    def hook(call: Call) -> None:
+        if call.method == "resync_done" and call.done is ended and not failed:
+            failed.append(call)
+            raise ConnectionFailed(server="the state store", cause="the connection broke")
+
+    World(seed, Tables(course), hook, steps=8).run()
+    assert failed

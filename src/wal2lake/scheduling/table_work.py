@@ -12,14 +12,7 @@ from functools import partial
 
 from ..changelog import Backlog, ChangeLog
 from ..config import Config, GroupConfig
-from ..errors import (
-    ChangeLogDamaged,
-    CopyNeeded,
-    LakeInconsistent,
-    SparkLost,
-    Wal2LakeError,
-    advise,
-)
+from ..errors import ChangeLogDamaged, CopyNeeded, LakeInconsistent, SparkLost, Wal2LakeError, advise
 from ..evolution import Incompatible, Unclear, follow, moved, texts_differ
 from ..executor import Event, Executor
 from ..lake import Applied, Batch, LakeTables
@@ -185,8 +178,12 @@ class TableWork:
         require_masks(self._settings, self._log.schemas.last(schema.oid), schema)
 
     def _copied(self, table: TableRuntime) -> None:
-        if self._capture.lost is None:
-            self._store.resync_done(self.group.name, table.schema.oid, table.copying_for)
+        try:
+            if self._capture.lost is None:
+                self._store.resync_done(self.group.name, table.schema.oid, table.copying_for)
+        except Wal2LakeError as error:
+            # It counts, as the request may have been ended: a table that waits for a copy does not keep its changes.
+            log.warning("%s is copied; it may be copied once more: %s", table.name, error)
 
     # ---- applying
 
