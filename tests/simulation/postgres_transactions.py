@@ -194,9 +194,8 @@ class Transaction:
             else new[column.attnum]
             for column in heap.live
         )
-        key_changed = any(heap.value(row, heap.columns[a - 1]) != new[a] for a in heap.identifying)
         whole = heap.identity is ReplicaIdentity.FULL
-        old = heap.values(row) if whole else self._key(heap, row) if key_changed else None
+        old = heap.values(row) if whole else self._key(heap, row) if self._tells_key(heap, row, new) else None
         self._write("U", [heap], old=old, whole=whole, new=sent)
 
     def _delete(self, heap: ScriptedTable, number: int, row: Row) -> None:
@@ -208,6 +207,12 @@ class Transaction:
     def _set_row(self, heap: ScriptedTable, number: int, row: Row | None, versions: list[Row]) -> None:
         self._rows.setdefault(heap.oid, {})[number] = row
         self._versions.setdefault(heap.oid, []).extend(versions)
+
+    @staticmethod
+    def _tells_key(heap: ScriptedTable, row: Row, new: Row) -> bool:
+        """Whether an update's record has the old key: it changed, or is stored outside of the row, so `new` lacks it."""
+        before = {number: heap.value(row, heap.columns[number - 1]) for number in heap.identifying}
+        return any(value != new[number] or len(value or "") > TOASTED_LENGTH for number, value in before.items())
 
     @staticmethod
     def _key(heap: ScriptedTable, row: Row) -> tuple[Text, ...]:
