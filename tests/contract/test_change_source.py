@@ -178,6 +178,18 @@ def test_unchanged_toast_is_distinguished_from_a_value(source: Server, start: Ls
     assert (replaced["v"], replaced["_unchanged"]) == (LONGER, None)
 
 
+def test_a_key_that_is_stored_out_of_line_is_in_every_update(source: Server) -> None:
+    wide = "x" * 2500
+    source.run(create_table("k", {"id": "text", "n": "int4"}, ["id"]), publish(PUBLICATION, "k"))
+    start = source.create_slot()
+    source.run(insert("k", id=wide, n="1"))
+    source.run(update("k", {"id": wide}, n="2"))
+    source.run(update("k", {"id": wide}, id="a"))
+    _, stayed, moved = values(everything(source, start))
+    assert (stayed["id"], stayed["n"], bool(stayed["_key_changed"])) == (wide, 2, False)
+    assert (moved["id"], moved["_old_id"], moved["_key_changed"]) == ("a", wide, True)
+
+
 def test_whole_rows_are_sent_where_the_identity_is_full(source: Server, start: Lsn) -> None:
     source.run(insert("whole", a="1", v="a"))
     source.run(insert("whole", a="1", v="a"))

@@ -147,6 +147,8 @@ def test_toast_that_is_unchanged_changed_and_part_of_the_key(slots: PluginSlots)
     run("ALTER TABLE t ALTER v SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL")
     run("CREATE TABLE f (id int, v text, n int)")
     run("ALTER TABLE f ALTER v SET STORAGE EXTERNAL, REPLICA IDENTITY FULL")
+    run("CREATE TABLE k (id text PRIMARY KEY, n int)")
+    run("ALTER TABLE k ALTER id SET STORAGE EXTERNAL")
     slots.open()
     run("INSERT INTO t VALUES (1, repeat('v', 9000), decode(repeat('00ff', 4000), 'hex'), 1)")
     run("UPDATE t SET n = 2")
@@ -155,7 +157,12 @@ def test_toast_that_is_unchanged_changed_and_part_of_the_key(slots: PluginSlots)
     run("INSERT INTO f VALUES (1, repeat('v', 9000), 1), (1, NULL, NULL)")
     run("UPDATE f SET n = 2")
     run("DELETE FROM f")
-    assert equal(slots) == 7
+    run("INSERT INTO k VALUES (repeat('k', 2500), 1)")
+    run("UPDATE k SET n = 2")
+    run("UPDATE k SET id = 'a'")
+    run("UPDATE k SET id = repeat('k', 2500)")
+    run("DELETE FROM k")
+    assert equal(slots) == 12
 
 
 def test_identities(slots: PluginSlots) -> None:

@@ -194,11 +194,8 @@ class Transaction:
             else new[column.attnum]
             for column in heap.live
         )
-        # A key with a value that is stored outside of the row is logged, too.
-        kept = {column.attnum for column, value in zip(heap.live, sent, strict=True) if value is UNCHANGED}
-        logged = any(heap.value(row, heap.columns[a - 1]) != new[a] or a in kept for a in heap.identifying)
         whole = heap.identity is ReplicaIdentity.FULL
-        old = heap.values(row) if whole else self._key(heap, row) if logged else None
+        old = heap.values(row) if whole else self._key(heap, row) if self._tells_key(heap, row, new) else None
         self._write("U", [heap], old=old, whole=whole, new=sent)
 
     def _delete(self, heap: ScriptedTable, number: int, row: Row) -> None:
@@ -210,6 +207,12 @@ class Transaction:
     def _set_row(self, heap: ScriptedTable, number: int, row: Row | None, versions: list[Row]) -> None:
         self._rows.setdefault(heap.oid, {})[number] = row
         self._versions.setdefault(heap.oid, []).extend(versions)
+
+    @staticmethod
+    def _tells_key(heap: ScriptedTable, row: Row, new: Row) -> bool:
+        """Whether an update's record has the old key: it changed, or is stored outside of the row, so `new` lacks it."""
+        before = {number: heap.value(row, heap.columns[number - 1]) for number in heap.identifying}
+        return any(value != new[number] or len(value or "") > TOASTED_LENGTH for number, value in before.items())
 
     @staticmethod
     def _key(heap: ScriptedTable, row: Row) -> tuple[Text, ...]:

@@ -99,6 +99,7 @@ def decode_rows(raw: Raw, rows: Rows, binding: Binding) -> tuple[DecodedTable, l
     moved = _moved(raw, tuples, output, binding, key_cells)
     unchanged = _unchanged(binding.schema, cells, len(output.rows))
     refusals += _refused_inserts(output.rows, unchanged, binding.schema)
+    refusals += _refused_keys(output.rows, key_cells, binding.schema)
     arrays += _place_in_stream(output.rows)
     arrays += [unchanged, _relation(len(output.rows), binding.target.leaf), pa.array(moved)]
     for array, refused in _old_keys(raw, tuples, output, binding, moved):
@@ -280,6 +281,17 @@ def _refused_inserts(rows: Rows, unchanged: pa.Array, schema: TableSchema) -> It
     lacking = (rows.op == INSERT) & unchanged.is_valid().to_numpy(zero_copy_only=False)
     if lacking.any():
         cause = "an update moved a row into the row filter, and the WAL lacks some of its values"
+        yield rows.refusal(int(lacking.argmax()), "CopyNeeded", table=str(schema.id), cause=cause)
+
+
+def _refused_keys(rows: Rows, key: list[Cells], schema: TableSchema) -> Iterator[Refusal]:
+    """Early minor releases of PostgreSQL 14 do not write an unchanged key to the WAL if it is stored out of line."""
+    lacking = np.zeros(len(rows), np.bool_)
+    for cells in key:
+        lacking |= cells.kind == UNCHANGED
+    lacking &= rows.op == UPDATE
+    if lacking.any():
+        cause = "the WAL lacks the key of a row that was updated, because it is stored out of line"
         yield rows.refusal(int(lacking.argmax()), "CopyNeeded", table=str(schema.id), cause=cause)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inline_decoder import Cut, InlineDecoder
-from stream_encoder import begin, commit, decode, decoder, delete, insert, relation, rows, table, update
+from stream_encoder import UNCHANGED, begin, commit, decode, decoder, delete, insert, relation, rows, table, update
 from wal2lake import errors
 from wal2lake.change import Refusal
 from wal2lake.decode import Target
@@ -88,6 +88,12 @@ def test_the_old_key_of_a_moved_row_is_refused_like_any_value() -> None:
     cut = decode(dated, update(1000, ["2024-01-01", "1"], old_key=["infinity", None]))
     assert only(cut).fields["key"] == "d=infinity"
     assert rows(cut.tables, "_key_changed", "_old_d") == [(True, None)]
+
+
+def test_an_update_whose_key_is_in_neither_row_needs_a_copy() -> None:
+    wide = table({"id": "string", "n": "int"})
+    refusal = only(decode(wide, insert(1000, ["k", "1"]), update(1000, [UNCHANGED, "2"])))
+    assert (refusal.error, refusal.seq) == ("CopyNeeded", 2)
 
 
 @pytest.mark.parametrize(

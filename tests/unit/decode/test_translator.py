@@ -204,3 +204,14 @@ def _schema(relation: Relation) -> TableSchema:
         Column(c.name, c.type_oid, c.typmod, c.name, lake_type(c.type_oid, c.typmod, 0, {})) for c in relation.columns
     )
     return TableSchema(relation.oid, TableId(*T), columns, ("id",), relation.identity)
+
+
+def test_the_old_row_has_a_key_that_the_new_row_leaves_out() -> None:
+    change = "t: UPDATE: old-key: id[integer]:1 new-tuple: id[integer]:unchanged-toast-datum v[text]:'y'"
+    made = translator()
+    made.feed(Messages.of(transaction(700, change)))
+    made.translate()
+    made.read(reading(facts()))
+    (update,) = (one for one in made.translate() if one[25:26] == b"U")
+    # The old row is (1, null), the new one (unchanged, 'y').
+    assert update[30:] == b"K\x00\x02t\x00\x00\x00\x011nN\x00\x02ut\x00\x00\x00\x01y"

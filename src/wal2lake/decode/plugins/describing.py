@@ -16,7 +16,7 @@ from .. import protocol
 from ..model import Relation, RelationColumn
 from ..protocol import Field, Untold
 from .facts import ColumnFact, RelationFacts
-from .told import Ambiguous, Cell, RowTold, Unchanged
+from .told import Ambiguous, Cell, RowTold
 
 Before = Callable[[int], bool]
 """Whether a transaction that altered the table ended before the change was written."""
@@ -171,5 +171,5 @@ def _old(row: RowTold, facts: RelationFacts, relation: Relation, before: Before)
 
 
 def _same(new: Sequence[Cell], name: str, value: Field) -> bool:
-    """Whether a column of the new row has a value; one that is left out is unchanged."""
-    return next((cell.value == value or isinstance(cell.value, Unchanged) for cell in new if cell.column == name), True)
+    """Whether the new row has this value. One that is left out as unchanged TOAST is in the old row alone."""
+    return any(cell.value == value for cell in new if cell.column == name)
