@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -297,3 +298,43 @@ def test_the_snapshot_of_a_new_slot_is_closed_when_its_copies_can_not_begin() ->
     world = meeting(OSError(errno.EIO, "Input/output error", "group.json"), hook)
     assert snapshots and snapshots[-1] == 1, "it was open then"
     assert not world.server.snapshots
+
+
+class RenamedInTurn(Changes):
+    """A table is renamed while nobody knows that it has been copied, and another one gets its name later."""
+
+    def setup(self, world: World) -> None:
+        for name in ("b0", "p0", "a1"):
+            world.server.run(lambda tx, name=name: tx.ddl.create_table(name, COLUMNS, ["id"]))  # type: ignore[misc]  # mypy knows no types of defaults
+
+    def step(self, world: World) -> None:
+        world.executor.sleep(30.0)
+        if not self.done:
+            self.done = True
+            world.server.run(lambda tx: tx.insert("c1", id="1", v="later"))
+            world.executor.sleep(20.0)
+            # Between two looks at the catalog.
+            for old, new in (("b0", "c0"), ("p0", "a1"), ("c1", "b0")):
+                world.server.run(lambda tx, old=old, new=new: tx.ddl.rename_table(old, new))  # type: ignore[misc]  # as above
+
+    done = False
+
+    def finish(self, world: World) -> None:
+        """All that matters has happened."""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lake_table_that_was_left_behind_never_takes_the_name_of_the_right_one(seed: int) -> None:
+    """It was renamed to what its table was called by then, and taken for the table that was to get this name."""
+    crashed: list[Call] = []
+
+    def hook(call: Call) -> None:
+        if call.method == "copy" and call.done and call.subject.endswith("a1") and not crashed:
+            crashed.append(call)
+            rename = partial(world.server.run, lambda tx: tx.ddl.rename_table("a1", "c1"))
+            world.executor.spawn("renames", "outside", rename, daemon=True)
+            world.crash_main()
+
+    world = World(seed, RenamedInTurn(), hook, steps=4)
+    world.run()
+    assert crashed

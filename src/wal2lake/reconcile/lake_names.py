@@ -6,6 +6,8 @@ name of another one, is never taken for the table that had the name before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import ForeignTable, LakeNameTaken, TableRecreated, Wal2LakeError
 from ..lake import Applied, LakeTables
 from ..schema import TableId
@@ -17,8 +19,11 @@ from .table_runtime import TableRuntime
 class LakeNames:
     """Queries on the lake and the source, and renames; they may wait for both."""
 
-    def __init__(self, source: SourceDatabase, lake: LakeTables, naming: Naming) -> None:
-        self._source, self._lake, self.naming = source, lake, naming
+    def __init__(
+        self, source: SourceDatabase, lake: LakeTables, naming: Naming, target_of: Callable[[int], TableId | None]
+    ) -> None:  # fmt: skip
+        """`target_of`: the lake table that a mirrored table has at the moment."""
+        self._source, self._lake, self.naming, self._target_of = source, lake, naming, target_of
 
     def where(self, table: TableRuntime) -> Applied | None:
         """The position of a table's lake table, also under a name that an interrupted rename has left."""
@@ -114,10 +119,12 @@ class LakeNames:
         return oid is not None and not self._source.existing([oid])
 
     def _has_another(self, source_id: str, name: TableId) -> bool:
-        """Whether the lake table of a source table's present name belongs to it, too."""
+        """Whether a source table has another lake table, by its present name or by what is known of it."""
         oid = self._source.oid_of(source_id)
-        now = self._source.names().get(oid, name) if oid is not None else name
-        return now != name and self._lake.holder(now) == source_id
+        if oid is None:
+            return False
+        others = {self._source.names().get(oid), self._target_of(oid)} - {None, name}
+        return any(self._lake.holder(other) == source_id for other in others if other is not None)
 
     def _interim_name(self, table: TableRuntime) -> TableId:
         return interim_name(table.target, table.schema.oid)

@@ -77,6 +77,11 @@ class TableRegistry:
     def get(self, oid: int) -> TableRuntime | None:
         return self._tables.get(oid)
 
+    def target_of(self, oid: int) -> TableId | None:
+        """The lake table of a table. On any thread."""
+        table = self._tables.get(oid)
+        return table.target if table is not None else None
+
     @property
     def oids(self) -> frozenset[int]:
         return frozenset(self._tables)

@@ -96,7 +96,7 @@ class GroupLoop:
         keep = config.changelog
         self._backlog = Backlog(self._log, clock, Retention(keep.keep_seconds, keep.max_bytes // 2, clock))
         naming = Naming.of(config, group)
-        self._lake_names = LakeNames(self._source, lake, naming)
+        self._lake_names = LakeNames(self._source, lake, naming, lambda oid: self._tables.target_of(oid))  # noqa: PLW0108
         self._tables = TableRegistry(
             group.name, self._source, store, lake, self._log, self._backlog, self._lake_names,
             f"run ({self._lease.holder})", self._lease.raise_epoch, executor,
