@@ -168,3 +168,19 @@ def test_a_table_is_copied_and_nobody_knows_whether_its_request_was_ended(seed: 
 
     World(seed, Tables(course), hook, steps=8).run()
     assert failed
+
+
+def test_a_command_means_the_table_that_has_the_name_now() -> None:
+    """A run had not seen yet that the paused table was renamed: the one that had the name before was resumed."""
+
+    def course(world: World) -> None:
+        until(world, lambda: {r.state for r in records(world)} == {TableState.STREAMING})
+        world.mirror().pause(["public.a"])
+        until(world, lambda: TableState.PAUSED in {r.state for r in records(world)})
+        world.stop_main()
+        world.server.run(lambda tx: tx.ddl.rename_table("b", "e"))
+        world.server.run(lambda tx: tx.ddl.rename_table("a", "b"))
+        world.mirror().resume(["public.b"])
+        world.start_main()
+
+    World(1, Tables(course), lambda _: None, steps=4).run()

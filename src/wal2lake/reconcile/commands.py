@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ..changelog import LogStorage
 from ..clock import Clock
 from ..config import Config, GroupConfig
-from ..errors import CommandRefused, GroupHeld, SourceRefused
+from ..errors import CommandRefused, ConnectionFailed, GroupHeld, SourceRefused
 from ..quoting import shell
 from ..schema import TableId
 from ..source import SourceDatabase
@@ -353,7 +353,20 @@ class Commands:
 
     def _any_named(self, names: Sequence[str]) -> list[TableRecord]:
         """The same, and dropped tables by names that no live table has."""
-        return named(by_name(self._store.tables() if self._store.exists() else []), names)
+        records = self._store.tables() if self._store.exists() else []
+        return named({**by_name(records), **self._renamed(records)}, names)
+
+    def _renamed(self, records: Sequence[TableRecord]) -> dict[TableId, TableRecord]:
+        """Records by the names that their tables have now; a run may not have seen all of them yet."""
+        if not records:
+            return {}
+        try:
+            with self._source(self._config.groups[0]) as source:
+                found = source.names()
+        except ConnectionFailed:
+            # Commands work while the source is away.
+            return {}
+        return {found[record.oid]: record for record in records if record.oid in found}
 
     def _note_of(self, record: TableRecord, what: str) -> None:
         self._note(record.group, record.oid, record.id, what)
