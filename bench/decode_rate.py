@@ -61,7 +61,7 @@ def commit(lsn: int) -> bytes:
 def measure(name: str, schema: TableSchema, messages: list[bytes], units: int) -> None:
     best_feed = best_decode = float("inf")
     for _ in range(3):
-        decoder, intake = Decoder(lambda _: Target(schema, 1), ZERO), Intake()
+        decoder, intake = Decoder(lambda *_: Target(schema, 1), ZERO), Intake()
         clock = time.perf_counter()
         for at in range(0, len(messages), FEED):
             intake.feed(messages[at : at + FEED])

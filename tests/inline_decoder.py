@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from wal2lake.change import Refusal, Truncation
-from wal2lake.decode import SLICE_BYTES, DecodedTable, Decoder, Intake, Messages, Refusals, ResolveRelation, slices
+from wal2lake.decode import SLICE_BYTES, DecodedTable, Decoder, Intake, Messages, Refusals, Relation, Target, slices
 from wal2lake.position import Lsn
 
 
@@ -26,8 +26,8 @@ class Cut:
 class InlineDecoder:
     """`feed`, then `cut` or `spill`. Refusals of an open transaction count when it is complete."""
 
-    def __init__(self, resolve: ResolveRelation, position: Lsn, binary: bool = False) -> None:
-        self._decoder, self.intake = Decoder(resolve, position, binary), Intake()
+    def __init__(self, resolve: Callable[[Relation], Target | None], position: Lsn, binary: bool = False) -> None:
+        self._decoder, self.intake = Decoder(lambda relation, _: resolve(relation), position, binary), Intake()
         self._refusals: dict[int, Refusals] = {}
         self._open: dict[int, Refusals] = {}
 

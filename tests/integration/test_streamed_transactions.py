@@ -27,7 +27,7 @@ from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import SourceConfig
 from wal2lake.decode import DecodedTable, Intake, Relation, Target
 from wal2lake.decode import intake as intake_module
-from wal2lake.position import ZERO
+from wal2lake.position import ZERO, Lsn
 from wal2lake.schema import Column, Membership, ReplicaIdentity, TableId, TableSchema
 from wal2lake.source import connect, server_facts
 from wal2lake.source.sessions.connect import replication_connect
@@ -148,12 +148,13 @@ class Logging(Reading):
         self._intake = Intake()
         self._demultiplexer = Demultiplexer(spools, self._ahead)
 
-    def __call__(self, relation: Relation) -> Target:
+    def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target:
+        return self.resolve_at_once(relation)
+
+    def resolve_at_once(self, relation: Relation) -> Target:
         target = self._resolve(relation)
         self.names[relation.oid] = str(target.schema.id)
         return target
-
-    resolve_at_once = __call__
 
     def feed(self, messages: Sequence[bytes]) -> None:
         for item in self._demultiplexer.feed(messages):

@@ -37,10 +37,11 @@ class Resolver:
         self.attached: dict[int, tuple[Membership, ...]] = {}
         self._targets = {schema.oid: Target(schema, 1) for schema in TABLES}
 
-    def __call__(self, relation: Relation) -> Target | None:
+    def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target | None:
         return self._targets[relation.oid]
 
-    resolve_at_once = __call__
+    def resolve_at_once(self, relation: Relation) -> Target | None:
+        return self._targets[relation.oid]
 
 
 def transactions(decide: random.Random) -> Iterator[tuple[int, list[bytes], list[tuple[int, str]]]]:

@@ -311,3 +311,40 @@ def test_the_last_changes_of_a_partitioned_table_that_is_dropped_are_not_left_ou
     assert dropped
     for version in applied:
         checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_of_a_partition_stay_with_its_table_though_it_was_detached_and_published_since(seed: int) -> None:
+    """They were taken for changes of the table that it had become, and the partitioned table lacked them."""
+
+    def setup(tx: Transaction) -> None:
+        parted(tx)
+        tx.ddl.create_partition("p_2", "p", 12, 18)
+
+    def insert(tx: Transaction) -> None:
+        tx.insert("p", k="2", v="before the DETACH")
+        tx.insert("p", k="13", v="before the DETACH")
+
+    detached: list[Call] = []
+    applied: list[Version] = []
+
+    def published(oid: int) -> bool:
+        return any(oid in each.tables for each in world.server.state.publications.values())
+
+    def hook(call: Call) -> None:
+        """The capture process is about to look at the partition."""
+        leaf = next(table for table in world.server.state.tables.values() if table.id.name == "p_0")
+        inserted = len(world.server.state.rows.get(leaf.oid, {})) == 2
+        if call.method == "tables" and "/capture-" in call.process and not call.done and inserted and not detached:
+            detached.append(call)
+            do(world, lambda tx: tx.ddl.detach("p", "p_0"))
+            while not published(leaf.oid):
+                world.executor.sleep(0.1)
+        if call.method == "apply" and call.done:
+            applied.append(world.lake.history(TableId("public", "p"))[-1])
+
+    world = World(seed, History(setup, [insert], []), hook, steps=2)
+    world.run()
+    assert detached
+    for version in applied:
+        checks.check_version(world, version.record.schema.oid, version.record, version.rows)

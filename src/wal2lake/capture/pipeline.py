@@ -59,7 +59,7 @@ class Relations(Protocol):
     names: dict[int, str]
     attached: dict[int, tuple[Membership, ...]]
 
-    def __call__(self, relation: Relation) -> Target | None: ...
+    def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target | None: ...
     def resolve_at_once(self, relation: Relation) -> Target | None:
         """The same for a transaction that has not committed. Raises SourceError if it can't be decided at once."""
 
@@ -89,15 +89,15 @@ class _Targets:
         self._resolver = resolver
         self._answers: dict[Relation, Target | None] = {}
 
-    def __call__(self, relation: Relation) -> Target | None:
+    def __call__(self, relation: Relation, _: Lsn) -> Target | None:
         if any(other.oid == relation.oid and other != relation for other in self._answers):
             raise SourceError(operation="speculative decoding", cause="a table was altered in the transaction")
         target = self._answers[relation] = self._resolver.resolve_at_once(relation)
         return target
 
-    def still_hold(self) -> bool:
+    def still_hold(self, commit_lsn: Lsn) -> bool:
         """Whether the same targets are found after its commit."""
-        return all(self._resolver(relation) == target for relation, target in self._answers.items())
+        return all(self._resolver(relation, commit_lsn) == target for relation, target in self._answers.items())
 
 
 @dataclass
@@ -273,7 +273,9 @@ class Pipeline:
         speculative = self._speculative.get(transaction.xid)
         if speculative is None or speculative.messages != transaction.messages:
             return False
-        if transaction.commit_lsn < self._line.decoder.position or not speculative.targets.still_hold():
+        if transaction.commit_lsn < self._line.decoder.position or not speculative.targets.still_hold(
+            Lsn(transaction.commit_lsn)
+        ):
             return False
         del self._speculative[transaction.xid]
         self._line.decoder.append_committed(speculative.line.decoder, transaction.commit)

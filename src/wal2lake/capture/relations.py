@@ -14,10 +14,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ..change import MARKED_LSN
 from ..changelog import ChangeLog
 from ..config import GroupTables, TableConfig, settings_of
 from ..decode import Relation, RelationColumn, Target
 from ..errors import ConfigError, SourceError
+from ..position import Lsn
 from ..schema import Bounds, Column, Membership, ReplicaIdentity, TableId, TableSchema
 from ..source import CatalogReader
 from ..source.publishing import append_name, publication_name
@@ -52,20 +54,20 @@ class RelationResolver:
         self.attached: dict[int, tuple[Membership, ...]] = {}
         """partitions that may have been published tables of their own before their ATTACH: their membership now"""
 
-    def __call__(self, relation: Relation) -> Target | None:
-        return self._target(relation)
+    def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target | None:
+        return self._target(relation, commit_lsn)
 
-    def _target(self, relation: Relation, agreed: bool = False) -> Target | None:
+    def _target(self, relation: Relation, commit_lsn: Lsn, agreed: bool = False) -> Target | None:
         """`agreed`: only if the catalog agrees; raises SourceError if it does not."""
         table = self._catalog.tables([relation.oid]).get(relation.oid)
         root = table.root if table is not None and not self._leafwise else relation.oid
         if root == relation.oid and not self._leafwise:
-            root = self._former_root(root)
+            root = self._former_root(root, commit_lsn)
         if not self._meant(root):
             return None
         current, fitting = self._describe(root)
         leaf = relation.oid if root != relation.oid else None
-        levels = self._note_membership(leaf, current) if leaf is not None else ()
+        levels = self._note_membership(leaf, current, commit_lsn) if leaf is not None else ()
         if current is None or not self._agrees(current, relation, table):
             if agreed:
                 raise _not_agreed()
@@ -87,39 +89,44 @@ class RelationResolver:
         bounds = self._bounds(leaf, levels) if leaf is not None and bounded else None
         return Target(schema, self._log.schemas.version(schema), leaf, bounds, levels)
 
-    def _former_root(self, oid: int) -> int:
+    def _former_root(self, oid: int, commit_lsn: Lsn) -> int:
         """The table that a relation was a partition of when the change was made, if it is none now.
 
-        The change was sent, so the relation was published: by itself, or as a partition.
+        The change was sent, so the relation was published: by itself, or as a partition. A partition that was detached
+        may have been published by itself since.
         """
         if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
             return oid
         root = self._log.leaves.root_of(oid)
-        if root is None or oid in (published := self._catalog.published(publication_name(self._group))):
+        if root is None:
+            return oid
+        published = self._catalog.published(publication_name(self._group))
+        if oid in published and commit_lsn >= self._log.leaves.published_since(oid):
             return oid
         # A dropped table is in no publication, and its partitions were dropped with it.
         dropped = root not in published and root not in self._catalog.tables([root])
-        return root if root in published or (dropped and not self._log.leaves.was_published(oid)) else oid
+        return root if root in published or (dropped and not self._log.leaves.was_published(oid, commit_lsn)) else oid
 
-    def _note_membership(self, leaf: int, root: TableSchema | None) -> tuple[Membership, ...]:
+    def _note_membership(self, leaf: int, root: TableSchema | None, commit_lsn: Lsn) -> tuple[Membership, ...]:
         """The message does not say whether the rows were written before the ATTACH or after it; the apply decides."""
         found = next((heap.levels for heap in root.heaps if heap.oid == leaf), ()) if root is not None else ()
         created = bool(found) and all(level.made for level in found)
-        if leaf in self.attached or (not created and self._may_have_been_published(leaf)):
+        if leaf in self.attached or (not created and self._may_have_been_published(leaf, commit_lsn)):
             self.attached[leaf] = found
         return found
 
-    def _may_have_been_published(self, oid: int) -> bool:
+    def _may_have_been_published(self, oid: int, commit_lsn: Lsn) -> bool:
         named = isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None
-        return named or not self._published_only or self._log.leaves.was_published(oid)
+        return named or not self._published_only or self._log.leaves.was_published(oid, commit_lsn)
 
     def resolve_at_once(self, relation: Relation) -> Target | None:
-        """The target for an open transaction: only if the catalog agrees, and without waiting for locks.
+        """The target for an open transaction, as if it committed last: only if the catalog agrees, and without waiting
+        for locks.
 
         Changes that the transaction makes to the catalog are invisible, and may be locked, until it commits.
         """
         with self._catalog.without_waiting():
-            return self._target(relation, agreed=True)
+            return self._target(relation, Lsn(MARKED_LSN), agreed=True)
 
     def close(self) -> None:
         self._catalog.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from ..position import Lsn
 from ..schema import Column, ReplicaIdentity, TableSchema
 from ..types import Converted, Masking, Reader, arrow_type, binary_reader, lake_type
 from .messages import BINARY, TEXT
@@ -60,10 +61,10 @@ class Described:
         self._bound = False
         self._binding: Binding | None = None
 
-    def bind(self, resolve: ResolveRelation, binary: bool) -> Binding | None:
-        """None: the table is not mirrored."""
+    def bind(self, resolve: ResolveRelation, commit_lsn: int, binary: bool) -> Binding | None:
+        """None: the table is not mirrored. `commit_lsn`: of the change that needs it."""
         if not self._bound:
-            target = resolve(self.relation)
+            target = resolve(self.relation, Lsn(commit_lsn))
             self._binding = None if target is None else _bind(self.relation, target, binary)
             self._bound = True
         return self._binding

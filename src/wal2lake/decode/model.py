@@ -54,9 +54,9 @@ class Target:
     """of the partition: the membership that the bounds are of"""
 
 
-ResolveRelation = Callable[[Relation], Target | None]
+ResolveRelation = Callable[[Relation, Lsn], Target | None]
 """Returns the target of a relation, or None if it is not mirrored. Called once per Relation message, when the first
-change that needs it is decoded."""
+change that needs it is decoded, with the commit LSN of that change."""
 
 
 @dataclass(frozen=True)

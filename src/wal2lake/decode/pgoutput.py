@@ -239,13 +239,16 @@ class Decoder:
             steps = described[oid]
             bounds = np.searchsorted(numbers, [number for number, _ in steps[1:]])
             for (_, relation), some in zip(steps, np.split(numbers, bounds), strict=True):
-                if len(some) and (binding := relation.bind(self._resolve, self._binary)) is not None:
+                if not len(some):
+                    continue
+                begin = part.begins[part.transaction[some[0]]]
+                if (binding := relation.bind(self._resolve, begin.commit_lsn, self._binary)) is not None:
                     yield binding, some
 
     def _truncations(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Truncation]]:
         for number, begin, seq in _places(part, TRUNCATE):
             for oid in parse_truncate(part.message(number)):
-                if (binding := self._bound(oid, number, described)) is not None:
+                if (binding := self._bound(oid, number, begin, described)) is not None:
                     target, lsn = binding.target, Lsn(begin.commit_lsn)
                     text, columns = (target.bounds.text, target.bounds.columns) if target.bounds else (None, None)
                     yield (
@@ -256,16 +259,16 @@ class Decoder:
     def _refusals(self, part: Part, described: _Descriptions) -> Iterator[tuple[int, Refusal]]:
         for number, begin, seq in _places(part, REFUSED):
             oid, error, fields = parse_refused(part.message(number))
-            if (binding := self._bound(oid, number, described)) is not None:
+            if (binding := self._bound(oid, number, begin, described)) is not None:
                 schema = binding.schema
                 yield schema.oid, Refusal(Lsn(begin.commit_lsn), seq, error, {**fields, "table": str(schema.id)})
 
-    def _bound(self, oid: int, number: int, described: _Descriptions) -> Binding | None:
+    def _bound(self, oid: int, number: int, begin: Begin, described: _Descriptions) -> Binding | None:
         """A relation as it was described before a message."""
         relation = next((one for at, one in reversed(described.get(oid, [])) if at <= number), None)
         if relation is None:
             raise SourceError(operation="reading the stream", cause=_UNDESCRIBED)
-        return relation.bind(self._resolve, self._binary)
+        return relation.bind(self._resolve, begin.commit_lsn, self._binary)
 
 
 def _places(part: Part, kind: int) -> Iterator[tuple[int, Begin, int]]:

@@ -105,7 +105,7 @@ class DesiredStateReader:
             oid for oid, spec in specs.items()
             if moves_in(spec, self._group) and (spec.handover_lsn is not None or spec.handed_lsn)
         }  # fmt: skip
-        self._publish(safe, records, known, arriving, resyncs, unmasked)
+        self._publish(safe, records, known, arriving, resyncs, unmasked, after)
         seen = self._updates_seen(safe, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         refused = {**self._unsettled(mine), **seen, **self._refused}
@@ -154,14 +154,15 @@ class DesiredStateReader:
 
     def _publish(
         self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord], known: Collection[int],
-        arriving: Collection[int], resyncs: Collection[int], unmasked: Mapping[int, Wal2LakeError],
+        arriving: Collection[int], resyncs: Collection[int], unmasked: Mapping[int, Wal2LakeError], after: Lsn,
     ) -> None:  # fmt: skip
         """Publish tables; one that can't be published does not delay the others.
 
         `known`: they have had a record. `arriving`: they move here and have been captured completely before.
+        `after`: a position after they were read.
         """
         wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
-        lost = self._source.unpublished(mine)
+        lost = missing = self._source.unpublished(mine)
         new = lost | (frozenset(resyncs) if self._published is None else frozenset())
         self._lately |= lost
         # Before they are published, as a crash may follow.
@@ -171,8 +172,9 @@ class DesiredStateReader:
         if self._log.started:
             # A copy that is PENDING or was requested may have its snapshot already; that of a refused table has not.
             self._request_resync([records[oid] for oid in lost if oid not in self._refused or oid not in resyncs])
-            # Changes may be decoded after their table became a partition.
-            self._log.leaves.note_published([schema.oid for schema in mine if not schema.partitioned])
+            # Changes may be decoded after their table became a partition, or a partition became a table.
+            since = {each.oid: after if each.oid in missing else ZERO for each in mine if not each.partitioned}
+            self._log.leaves.note_published(since)
         if wanted != self._published or lost or self._refused:
             self._refused = {**self._source.publish(mine), **unmasked}
             self._published = wanted

@@ -17,7 +17,7 @@ from ..changelog import Backlog, ChangeLog, Manifest
 from ..errors import ForeignTable, LakeRolledBack, SlotLost, TableRecreated, Wal2LakeError
 from ..executor import Executor
 from ..lake import Applied, LakeTables
-from ..position import Lsn
+from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source import SourceDatabase
 from ..state import HistoryEntry, StateStore, TableRecord, TableSpec
@@ -198,7 +198,7 @@ class TableRegistry:
     def note_partitions(self, schemas: Collection[TableSchema]) -> None:
         """Record partitions in the change log: changes may be decoded after their partition was detached."""
         self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
-        self._log.leaves.note_published([s.oid for s in schemas if not s.partitioned])
+        self._log.leaves.note_published({s.oid: ZERO for s in schemas if not s.partitioned})
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:
         """Record masks and filters in the change log before the first row: a rename or a DETACH may come with it."""

@@ -2,6 +2,7 @@
 
 from wal2lake.changelog import LogStorage
 from wal2lake.changelog.leaves import Leaves
+from wal2lake.position import ZERO, Lsn
 
 
 def test_partitions_are_remembered_after_they_are_gone(storage: LogStorage) -> None:
@@ -28,9 +29,30 @@ def test_what_is_known_is_not_written_again(storage: LogStorage) -> None:
 def test_tables_that_were_published_are_remembered_after_they_became_partitions(storage: LogStorage) -> None:
     storage.prepare()
     writer, reader = Leaves(storage), Leaves(storage)
-    assert reader.was_published(11), "of a log that has no such file, any table may have been"
-    writer.note_published([])
-    assert not reader.was_published(11)
-    writer.note_published([11])
-    writer.note_published([12])
-    assert reader.was_published(11) and reader.was_published(12) and not reader.was_published(13)
+    assert reader.was_published(11, ZERO), "of a log that has no such file, any table may have been"
+    writer.note_published({})
+    assert not reader.was_published(11, Lsn(1 << 40))
+    writer.note_published({11: ZERO})
+    writer.note_published({12: ZERO})
+    assert reader.was_published(11, ZERO) and reader.was_published(12, ZERO) and not reader.was_published(13, ZERO)
+
+
+def test_partitions_that_were_published_after_a_position_are_remembered_with_it(storage: LogStorage) -> None:
+    storage.prepare()
+    leaves = Leaves(storage)
+    leaves.note_published({11: Lsn(100), 12: ZERO})
+    leaves.note_published({11: ZERO, 12: ZERO})
+    assert (leaves.published_since(11), leaves.published_since(12), leaves.published_since(13)) == (100, 0, 0)
+    assert not leaves.was_published(11, Lsn(99)) and leaves.was_published(11, Lsn(100))
+    leaves.note_published({11: Lsn(200)})
+    assert leaves.published_since(11) == 200
+    assert leaves.was_published(11, Lsn(100)), "it was published before that, too"
+
+
+def test_a_log_of_an_earlier_version_has_no_positions(storage: LogStorage) -> None:
+    storage.prepare()
+    storage.put("published.json", b"[11, 12]")
+    leaves = Leaves(storage)
+    assert leaves.was_published(11, ZERO) and leaves.published_since(11) == ZERO
+    leaves.note_published({11: ZERO, 13: Lsn(100)})
+    assert leaves.was_published(12, ZERO) and leaves.published_since(13) == 100
