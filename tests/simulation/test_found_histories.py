@@ -348,3 +348,22 @@ def test_changes_of_a_partition_stay_with_its_table_though_it_was_detached_and_p
     assert detached
     for version in applied:
         checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_table_with_an_error_is_tried_again_when_its_definition_has_changed(seed: int) -> None:
+    """It waited for half an hour, although the partition that the error named was none any more."""
+
+    def setup(tx: Transaction) -> None:
+        tx.ddl.create_table("p", {"k": "int4", "v": "text"}, partition_by="k")
+        tx.ddl.create_partition("p_0", "p", 0, 6)
+        tx.ddl.set_identity("p_0", ReplicaIdentity.FULL)
+        tx.ddl.create_table("t", {"k": "int4", "v": "text"}, ["k"])
+        tx.insert("p", k="1", v="in p_0")
+
+    run(
+        seed, setup,
+        [lambda tx: tx.ddl.attach("p", "t", 6, 12), lambda tx: tx.insert("p", k="7", v="in t")],
+        [lambda tx: tx.ddl.detach("p", "t")],
+        [lambda tx: tx.insert("p", k="2", v="later")],
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from ..errors import Advice, Wal2LakeError, advise
 from ..executor import Future
 from ..lake import Applied
 from ..position import ZERO, LakeVersion, Lsn
-from ..schema import TableId, TableSchema
+from ..schema import Membership, TableId, TableSchema
 from ..state import TableRecord, TableSpec, events, lifecycle
 from ..state.lifecycle import CatchUp, Errored, TableState
 from .retention import Retention, needless
@@ -120,7 +120,9 @@ class TableRuntime(TableLife):
     # ---- desired state
 
     def describe(self, schema: TableSchema, spec: TableSpec | None, round: str | None) -> None:
-        """Set its definition in the catalog and its desired state."""
+        """Set its definition in the catalog and its desired state. What an error was about may have changed with it."""
+        if (schema, _members(schema)) != (self.schema, _members(self.schema)):
+            self.retry_now()
         self.schema, self.spec, self.round = schema, spec, round
         self._update(id=schema.id)
 
@@ -322,3 +324,7 @@ class TableRuntime(TableLife):
     def saved(self, record: TableRecord, upto: int) -> None:
         """The state store has this record, of a moment at which the table had all manifests up to `upto`."""
         self.retention = replace(self.retention, stored=record.version, stored_upto=upto)
+
+
+def _members(schema: TableSchema) -> list[tuple[int, tuple[Membership, ...]]]:
+    return [(heap.oid, heap.levels) for heap in schema.heaps]
