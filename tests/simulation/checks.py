@@ -93,6 +93,13 @@ def differences(world: World) -> list[str]:
     ]
 
 
+def wrong(world: World) -> list[str]:
+    """Tables that are called right and are not."""
+    tables = {table.oid: table for table in world.server.state.tables.values() if table.parent is None}
+    streaming = [r for r in records(world) if r.state is TableState.STREAMING and r.oid in tables]
+    return [found for record in streaming for found in _difference(world, tables[record.oid], record)]
+
+
 def _difference(world: World, table: ScriptedTable, record: TableRecord) -> Iterator[str]:
     if record.lake_table not in world.lake.tables():
         yield f"{table.id} has no lake table {record.lake_table}"
