@@ -57,11 +57,14 @@ class Managed(Life):
                 command()
                 return
             except (ConnectionFailed, TableMissing):
-                world.keep_main()
-                world.executor.sleep(AGAIN_SECONDS)
-            except CommandRefused:
-                # It is as it should be.
-                return
+                pass
+            except CommandRefused as error:
+                if "lake table" not in str(error):
+                    # It is as it should be.
+                    return
+                # The table that had the name before still has it in the lake.
+            world.keep_main()
+            world.executor.sleep(AGAIN_SECONDS)
 
     # Commands
 
