@@ -84,11 +84,10 @@ def differences(world: World) -> list[str]:
             found.append(f"{table.id} is not mirrored")
         elif record.state is not TableState.STREAMING:
             found.append(f"{table.id} is {record.state}: {record.error}")
-        else:
-            found += _difference(world, table, record)
     waiting = {table: at for table, at in world.requested.items() if world.copied.get(table, -1.0) < at}
     return [
         *found,
+        *wrong(world),
         *(f"a re-copy of {table} was requested after {at:.3f} s and is not made" for table, at in waiting.items()),
     ]
 

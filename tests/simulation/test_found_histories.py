@@ -250,6 +250,33 @@ def test_the_lake_table_of_a_time_before_its_table_got_another_name_and_lake_tab
     )  # fmt: skip
 
 
+def run_late(
+    seed: int, history: History, steps: int, due: Callable[[World], bool], act: Callable[[World], object]
+) -> None:
+    """Act when the capture process is about to look at the catalog, once that is due; then check each version of p."""
+    acted: list[Call] = []
+    applied: list[Version] = []
+
+    def hook(call: Call) -> None:
+        looks = call.method == "tables" and "/capture-" in call.process and not call.done
+        if looks and not acted and due(world):
+            acted.append(call)
+            act(world)
+        if call.method == "apply" and call.done:
+            applied.append(world.lake.history(TableId("public", "p"))[-1])
+
+    world = World(seed, history, hook, steps=steps)
+    world.run()
+    assert acted
+    for version in applied:
+        checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+
+
+def rows_of(world: World, name: str) -> int:
+    state = world.server.state
+    return sum(len(state.rows.get(table.oid, {})) for table in state.tables.values() if table.id.name == name)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_partition_that_was_emptied_and_then_attached_with_other_bounds_is_emptied_within_its_own(seed: int) -> None:
     """The bounds are read when the TRUNCATE is decoded, which may be after the ATTACH: another range was emptied."""
@@ -264,53 +291,24 @@ def test_a_partition_that_was_emptied_and_then_attached_with_other_bounds_is_emp
         tx.ddl.detach("p", "p_0")
         tx.ddl.attach("p", "p_0", 12, 18)
 
-    swapped: list[Call] = []
-    applied: list[Version] = []
-
-    def hook(call: Call) -> None:
-        """The capture process is about to look at the partition that was emptied."""
-        emptied = not any(
-            world.server.state.rows.get(leaf.oid)
-            for leaf in world.server.state.tables.values()
-            if leaf.id.name == "p_0"
-        )
-        if call.method == "tables" and "/capture-" in call.process and not call.done and emptied and not swapped:
-            swapped.append(call)
-            do(world, swap)
-        if call.method == "apply" and call.done:
-            applied.append(world.lake.history(TableId("public", "p"))[-1])
-
-    world = World(seed, History(setup, [lambda tx: tx.truncate("p_0")], []), hook, steps=2)
-    world.run()
-    assert swapped
-    for version in applied:
-        checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+    history = History(setup, [lambda tx: tx.truncate("p_0")], [])
+    run_late(seed, history, 2, lambda world: rows_of(world, "p_0") == 0, lambda world: do(world, swap))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_last_changes_of_a_partitioned_table_that_is_dropped_are_not_left_out(seed: int) -> None:
     """They are decoded after the DROP, which takes from the catalog what its partitions belonged to."""
     changed: list[bool] = []
-    dropped: list[Call] = []
-    applied: list[Version] = []
 
     def change(tx: Transaction) -> None:
         tx.insert("p", k="2", v="last")
         tx.truncate("p")
         changed.append(True)
 
-    def hook(call: Call) -> None:
-        if call.method == "tables" and "/capture-" in call.process and not call.done and changed and not dropped:
-            dropped.append(call)
-            do(world, lambda tx: tx.ddl.drop_table("p"))
-        if call.method == "apply" and call.done and dropped:
-            applied.append(world.lake.history(TableId("public", "p"))[-1])
-
-    world = World(seed, History(parted, [lambda tx: tx.insert("p", k="3", v="earlier")], [change], []), hook, steps=3)
-    world.run()
-    assert dropped
-    for version in applied:
-        checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+    history = History(parted, [lambda tx: tx.insert("p", k="3", v="earlier")], [change], [])
+    run_late(
+        seed, history, 3, lambda _: bool(changed), lambda world: do(world, lambda tx: tx.ddl.drop_table("p"))
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -325,29 +323,13 @@ def test_changes_of_a_partition_stay_with_its_table_though_it_was_detached_and_p
         tx.insert("p", k="2", v="before the DETACH")
         tx.insert("p", k="13", v="before the DETACH")
 
-    detached: list[Call] = []
-    applied: list[Version] = []
-
-    def published(oid: int) -> bool:
-        return any(oid in each.tables for each in world.server.state.publications.values())
-
-    def hook(call: Call) -> None:
-        """The capture process is about to look at the partition."""
+    def detach(world: World) -> None:
         leaf = next(table for table in world.server.state.tables.values() if table.id.name == "p_0")
-        inserted = len(world.server.state.rows.get(leaf.oid, {})) == 2
-        if call.method == "tables" and "/capture-" in call.process and not call.done and inserted and not detached:
-            detached.append(call)
-            do(world, lambda tx: tx.ddl.detach("p", "p_0"))
-            while not published(leaf.oid):
-                world.executor.sleep(0.1)
-        if call.method == "apply" and call.done:
-            applied.append(world.lake.history(TableId("public", "p"))[-1])
+        do(world, lambda tx: tx.ddl.detach("p", "p_0"))
+        while not any(leaf.oid in each.tables for each in world.server.state.publications.values()):
+            world.executor.sleep(0.1)
 
-    world = World(seed, History(setup, [insert], []), hook, steps=2)
-    world.run()
-    assert detached
-    for version in applied:
-        checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+    run_late(seed, History(setup, [insert], []), 2, lambda world: rows_of(world, "p_0") == 2, detach)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

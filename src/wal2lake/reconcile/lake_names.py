@@ -123,8 +123,8 @@ class LakeNames:
         oid = self._source.oid_of(source_id)
         if oid is None:
             return False
-        others = {self._source.names().get(oid), self._target_of(oid)} - {None, name}
-        return any(self._lake.holder(other) == source_id for other in others if other is not None)
+        others = {self._source.names().get(oid), self._target_of(oid)}
+        return any(self._lake.holder(other) == source_id for other in others if other not in (None, name))
 
     def _interim_name(self, table: TableRuntime) -> TableId:
         return interim_name(table.target, table.schema.oid)

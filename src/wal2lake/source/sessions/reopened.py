@@ -14,6 +14,7 @@ class ReopenedSession:
 
     def get(self) -> Connection:
         if self._conn is None or not alive(self._conn):
+            self.close()
             self._conn = connect(self._source, self._group)
             self._conn.execute(self._timeout.encode())
         return self._conn

@@ -47,7 +47,10 @@ class StoreSession:
     @contextmanager
     def use(self) -> Iterator[Session]:
         with self._lock:
-            if self._connection is None or not alive(self._connection):
+            if self._connection is not None and not alive(self._connection):
+                self._connection.close()
+                self._connection = None
+            if self._connection is None:
                 self._connection = open_session(self.dsn, self._timeout, "wal2lake state", self.pooler)
             try:
                 with translated(), bounded(self._connection, self._patience):

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 
 import psycopg
 
@@ -53,7 +54,7 @@ class Holding:
         return self._epoch
 
 
-class OneSession:
+class OneSession(ABC):
     """A session that one thread opens and waits on, and that another one may release at any time."""
 
     _connection: Session | None
@@ -99,9 +100,9 @@ class OneSession:
         if connection is not None:
             connection.close()
 
+    @abstractmethod
     def _open(self) -> Session:
         """A session that holds what it must. Raises ConnectionFailed."""
-        raise NotImplementedError
 
     def _give_back(self, connection: Session) -> None:
         """Close a session, and with it what it holds."""
