@@ -15,8 +15,8 @@ from wal2lake.capture.process import CaptureProcess
 from wal2lake.changelog import ChangeLog, storage_for
 from wal2lake.config import Config
 from wal2lake.position import Lsn
-from wal2lake.source import StreamRequest, connect, server_facts
-from wal2lake.source.polling import PollingStream
+from wal2lake.source import ChangeSource, StreamRequest, connect, server_facts
+from wal2lake.source.polling import open_polling
 
 from .loads import one_transaction, single_row_updates
 from .machine import cpu_seconds
@@ -133,7 +133,7 @@ def _seen(record: Recorded) -> list[float]:
     start = record.copy_slot(SLOT)
     source = Config(source={"dsn": record.ground.dsn}).source
     found = []
-    with PollingStream(source, StreamRequest(SLOT, (PUBLICATION,), start), GROUP) as stream:
+    with open_polling(source, StreamRequest(SLOT, (PUBLICATION,), start), GROUP) as stream:
         while stream.received <= record.end:
             stream.read(1.0)
             stream.acknowledge(stream.keepalive_lsn)
@@ -148,7 +148,7 @@ def _seen(record: Recorded) -> list[float]:
     return found
 
 
-def _until_idle(stream: PollingStream, seconds: float) -> None:
+def _until_idle(stream: ChangeSource, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         stream.read(left)

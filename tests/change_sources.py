@@ -23,7 +23,7 @@ from wal2lake.position import ZERO, Lsn
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
 from wal2lake.source import connect, mark
 from wal2lake.source.catalog_reader import PostgresCatalog
-from wal2lake.source.polling.stream import PollingStream
+from wal2lake.source.polling import open_polling
 from wal2lake.source.ports import CatalogReader, ChangeSource, StreamRequest
 from wal2lake.source.publishing import slot
 from wal2lake.source.streaming.translated import open_stream
@@ -150,11 +150,11 @@ class PolledServer(RealServer):
     """The same server, whose slot is read through SQL."""
 
     def create_slot(self) -> Lsn:
-        made = f"SELECT lsn::text FROM pg_create_logical_replication_slot('{SLOT}', 'pgoutput')"
+        made = f"SELECT lsn::text FROM pg_create_logical_replication_slot('{SLOT}', '{self.plugin}')"
         return Lsn.parse(self.database.value(made))
 
     def open(self, start: Lsn, per_read: int = 1 << 30) -> ChangeSource:
-        return PollingStream(self.config, StreamRequest(SLOT, (PUBLICATION,), start), "g")
+        return open_polling(self.config, StreamRequest(SLOT, (PUBLICATION,), start), "g")
 
 
 @dataclass

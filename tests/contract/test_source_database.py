@@ -26,7 +26,7 @@ from wal2lake.config import Config
 from wal2lake.errors import ConnectionFailed, CopyFailed, SourceBusy, SourceError, TableMissing, UpdatesRefused
 from wal2lake.schema import ReplicaIdentity, TableId
 from wal2lake.source.database import Source
-from wal2lake.source.polling import PollingStream
+from wal2lake.source.polling import open_polling
 from wal2lake.source.ports import ChangeSource, SourceDatabase, StreamRequest
 from wal2lake.source.publishing.publication import publication_name
 from wal2lake.source.streaming.stream import ReplicationStream
@@ -230,7 +230,7 @@ def _opened(server: Server, request: StreamRequest) -> ChangeSource:
         return server.model.stream(request)
     assert isinstance(server, RealServer)
     if isinstance(server, PolledServer):
-        return PollingStream(server.config, request, GROUP)
+        return open_polling(server.config, request, GROUP)
     return ReplicationStream.of(server.config, request, GROUP)
 
 

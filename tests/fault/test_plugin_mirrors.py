@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(params=OTHER)
+@pytest.fixture(params=[(mode, plugin) for plugin in OTHER for mode in ("wal", "poll")], ids=" ".join)
 def mirror(
     request: pytest.FixtureRequest, database: Database, spark: SparkSession, tmp_path: Path
 ) -> Iterator[Mirrored]:
-    require_plugin(request.param)
+    mode, plugin = request.param
+    require_plugin(plugin)
     database.execute(
         """CREATE TABLE orders (id int PRIMARY KEY, v text, tags text[], at timestamptz DEFAULT now());
         CREATE TABLE events (a int, b text);
@@ -34,8 +35,8 @@ def mirror(
         INSERT INTO events SELECT i % 10, NULLIF(i % 3, 0)::text FROM generate_series(1, 100) i;
         INSERT INTO parted SELECT i, 'p' FROM generate_series(0, 200) i"""
     )
-    groups = [{"name": "default", "flush_interval": 0.1, "exclude": ["public.skipped"]}]
-    yield Mirrored(database, tmp_path / "lake", spark, source={"plugin": request.param}, groups=groups)
+    groups = [{"name": "default", "flush_interval": 0.1, "capture": mode, "exclude": ["public.skipped"]}]
+    yield Mirrored(database, tmp_path / "lake", spark, source={"plugin": plugin}, groups=groups)
 
 
 TABLES = ("orders", "events", "parted")
@@ -87,6 +88,17 @@ def test_copied_followed_restarted_and_altered(mirror: Mirrored) -> None:
     with mirror.running():
         mirror.becomes_equal(*TABLES)
         _write_narrow(database, 6)
+        mirror.becomes_equal(*TABLES)
+
+
+def test_a_transaction_that_is_given_before_its_commit_is_known(mirror: Mirrored) -> None:
+    mirror.catches_up(*TABLES)
+    with mirror.running():
+        mirror.is_streaming(*TABLES)
+        mirror.database.execute(
+            "INSERT INTO orders (id, v) SELECT 10000 + i, repeat(md5(i::text), 20) FROM generate_series(1, 40000) i;"
+            "UPDATE events SET b = 'z'"
+        )
         mirror.becomes_equal(*TABLES)
 
 

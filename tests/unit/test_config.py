@@ -246,7 +246,6 @@ def test_a_table_of_its_own_has_its_own_settings_alone() -> None:
         ('[tables."public.t"]\nwhere = "id > 0"', "where of table public.t"),
         ('[tables."public.t"]\ncolumns = ["id"]', "columns of table public.t"),
         ('[[groups]]\nname = "a"\npublication = "p"', "publication of group a"),
-        ('[[groups]]\nname = "a"\ncapture = "poll"', "group a reads its slot through SQL"),
     ],
 )
 def test_what_another_output_plugin_can_not_do_is_refused(tmp_path: Path, section: str, word: str) -> None:

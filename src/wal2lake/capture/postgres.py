@@ -23,7 +23,7 @@ from ..source import (
     server_facts,
     wal_end,
 )
-from ..source.polling import PollingStream
+from ..source.polling import open_polling
 from ..source.publishing import (
     SlotInfo,
     publication_exists,
@@ -46,7 +46,7 @@ def capture_source(config: Config, group: GroupConfig, patience: StreamTimeouts 
 
     def opened(request: StreamRequest) -> ChangeSource:
         if group.polls:
-            return PollingStream(source, request, group.name)
+            return open_polling(source, request, group.name)
         return open_stream(source, request, group.name, patience)
 
     return CaptureSource(

@@ -92,13 +92,6 @@ class Config(BaseSettings):
                 f"output plugin {self.source.plugin} knows no publications, so {what} would keep nothing out",
                 "[source] plugin = 'pgoutput'; or leave out publication, where and columns",
             )
-        for group in self.groups:
-            if group.polls:
-                raise refuse(
-                    f"group {group.name} reads its slot through SQL, which is not in this version with output plugin "
-                    f"{self.source.plugin}",
-                    "[source] plugin = 'pgoutput'; or leave out capture = 'poll'",
-                )
         return self
 
     @classmethod

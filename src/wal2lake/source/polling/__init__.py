@@ -1,5 +1,5 @@
 """A replication slot that is read through SQL."""
 
-from .stream import PollingStream
+from .stream import open_polling
 
-__all__ = ["PollingStream"]
+__all__ = ["open_polling"]

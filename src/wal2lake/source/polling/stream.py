@@ -14,22 +14,23 @@ import contextlib
 import select
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-import numpy as np
 import psycopg
 
 from ... import quoting
-from ...config import SourceConfig
-from ...decode import Messages, parse_commit
+from ...config import PGOUTPUT, SourceConfig
+from ...decode import Messages, plugin_options
 from ...errors import ConnectionFailed, SlotLost
 from ...position import Lsn
-from ..ports import Capabilities, StreamRequest
+from ..ports import Capabilities, ChangeSource, StreamRequest
 from ..publishing import slot
 from ..sessions import session
 from ..sessions.closing import Closing
 from ..sessions.connect import connect, interrupt
 from ..streaming.refusals import broken, refused, skipped
-from ..streaming.stream import BINARY_SINCE, readable
+from ..streaming.stream import BINARY_SINCE, DATA_START, readable
+from ..streaming.translated import translated
 from ..streaming.wire import Broken, Refused
 from .exchange import PADDING, Exchange, said
 
@@ -47,7 +48,6 @@ long; a stream is given such transactions while they run"""
 _LINGER_SECONDS = 0.05
 _PAUSE_SECONDS = 0.01
 _FINISH_LOOK_SECONDS = 0.1
-_COMMIT = ord("C")
 
 
 class PollingStream(Closing):
@@ -55,14 +55,16 @@ class PollingStream(Closing):
 
     awaits_acknowledgement = False
 
-    def __init__(self, source: SourceConfig, request: StreamRequest, group: str) -> None:
+    def __init__(self, source: SourceConfig, request: StreamRequest, group: str, exact: bool = True) -> None:
+        """With another plugin than pgoutput the messages are in its form. `exact`: request also what only newer
+        versions of it know; SourceRefused is raised if the server's does not."""
         self._source, self._slot, self._publications = source, request.slot, request.publications
         self.acknowledged = self.received = self.keepalive_lsn = request.start
         self._lost: str | None = None
         self._given = request.start
         """where the last transaction ends that was given"""
-        self._last_commit: Lsn | None = None
-        """of the bite that is being read"""
+        self._read_to: Lsn | None = None
+        """where the last message of the bite that is being read belongs: at its end, the end of a transaction"""
         self._looked = self._biting_to = Lsn(0)
         """the end of the WAL when it was last seen that nothing is left, and when the bite began"""
         self._bite: Exchange | None = None
@@ -75,14 +77,19 @@ class PollingStream(Closing):
         try:
             self._pgconn = self._connection.pgconn
             self._pgconn.notice_handler = self._notice
-            binary = request.binary and self._pgconn.server_version >= BINARY_SINCE
+            self.server_version = self._pgconn.server_version
+            ours = source.plugin == PGOUTPUT
+            binary = ours and request.binary and self.server_version >= BINARY_SINCE
             self.capabilities = Capabilities(binary=binary, exclusive=False)
+            self._options = self._pgoutput_options() if ours else plugin_options(source.plugin, exact)
             found = slot.info(self._connection, self._slot)
             if found is None:
                 raise SlotLost(slot=self._slot, cause="does not exist", lsn=request.start)
             self._confirmed = found.confirmed_flush_lsn or request.start
             (megabytes,) = self._ask("SELECT pg_size_bytes(current_setting('logical_decoding_work_mem')) >> 20")
             self._more_memory = int(megabytes or 0) < _WORK_MEM_MB
+            if not ours:
+                self._try_options()
         except BaseException:
             self._connection.close()
             raise
@@ -168,26 +175,21 @@ class PollingStream(Closing):
         if self._bite.rows:
             self._biting_to = self._require_slot(*self._bite.rows.pop())
         messages = self._bite.take()
-        self._note_commits(messages)
+        if messages:
+            (start,) = DATA_START.unpack_from(messages.data.data, int(messages.start[-1]))
+            self._read_to = Lsn(start)
+            self.received = max(self.received, self._read_to)
         if self._bite.over:
             self._end_bite(self._bite.copied)
         return messages
-
-    def _note_commits(self, messages: Messages) -> None:
-        if not messages:
-            return
-        commits = np.flatnonzero(messages.kinds == _COMMIT)
-        if len(commits):
-            self._last_commit = Lsn(parse_commit(messages[int(commits[-1])]).end_lsn)
-            self.received = max(self.received, self._last_commit)
 
     def _end_bite(self, rows: int) -> None:
         self._bite = None
         now = time.monotonic()
         if self._lost:
             raise SlotLost(slot=self._slot, cause=self._lost, lsn=self.acknowledged)
-        if self._last_commit is not None:
-            self._given = max(self._given, self._last_commit)
+        if self._read_to is not None:
+            self._given = max(self._given, self._read_to)
         full = rows >= self._source.poll_max_changes
         if full:
             # Transactions are counted at their ends: there may be more.
@@ -200,7 +202,7 @@ class PollingStream(Closing):
             self._interval = self._source.poll_interval
             self._next_look = max(self._bite_began + self._interval, now + pause)
         self.received = max(self.received, self.keepalive_lsn)
-        self._last_commit = None
+        self._read_to = None
 
     def _begin_bite(self) -> bool:
         """Look whether there is something, and ask for it; False if it is not the time."""
@@ -237,17 +239,27 @@ class PollingStream(Closing):
         return Lsn.parse(position)
 
     def _peek(self) -> str:
-        options = {
+        changes = self._peeked("NULL", self._source.poll_max_changes)
+        return f"COPY (SELECT lsn, {PADDING}, data FROM {changes}) TO STDOUT (FORMAT binary)"  # noqa: S608 - quoted
+
+    def _peeked(self, until: str, most: int) -> str:
+        listed = ", ".join(quoting.literal(word) for pair in self._options.items() for word in pair)
+        # Plugins that write text can be read in binary form, too; pgoutput can be read in no other.
+        return (
+            f"pg_catalog.pg_logical_slot_peek_binary_changes({quoting.literal(self._slot)}, {until}, {most}, "
+            f"VARIADIC ARRAY[{listed}]::text[])"
+        )
+
+    def _pgoutput_options(self) -> dict[str, str]:
+        return {
             "proto_version": "1",
             "publication_names": ",".join(map(quoting.plain, self._publications)),
             **({"binary": "true"} if self.capabilities.binary else {}),
         }
-        listed = ", ".join(quoting.literal(word) for pair in options.items() for word in pair)
-        changes = (
-            f"pg_catalog.pg_logical_slot_peek_binary_changes({quoting.literal(self._slot)}, NULL, "
-            f"{self._source.poll_max_changes}, VARIADIC ARRAY[{listed}])"
-        )
-        return f"COPY (SELECT lsn, {PADDING}, data FROM {changes}) TO STDOUT (FORMAT binary)"  # noqa: S608 - quoted
+
+    def _try_options(self) -> None:
+        """Begin a bite that ends with the first record of the WAL: the plugin refuses options that it does not know."""
+        self._ask("SELECT count(*) FROM " + self._peeked("'0/1'", 1))  # noqa: S608 - quoted
 
     def _keep_advancing(self) -> bool:
         """Bring the slot to what is acknowledged; whether that is under way."""
@@ -307,3 +319,8 @@ class PollingStream(Closing):
 
     def _notice(self, result: object) -> None:
         self._lost = skipped(said(result), self._publications) or self._lost  # type: ignore[arg-type]  # a PGresult
+
+
+def open_polling(source: SourceConfig, request: StreamRequest, group: str) -> ChangeSource:
+    """A slot that is read through SQL."""
+    return translated(source, request, group, partial(PollingStream, source, request, group))

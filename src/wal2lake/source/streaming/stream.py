@@ -38,7 +38,7 @@ _LINGER_SECONDS = 0.05
 """limit for collecting further messages while they keep arriving"""
 _PAUSE_SECONDS = 0.01
 _KEEPALIVE_BODY = struct.Struct(">xQqB")
-_DATA_START = struct.Struct(">xQ")
+DATA_START = struct.Struct(">xQ")
 _STATUS = struct.Struct(">cQQQqB")
 
 
@@ -191,7 +191,7 @@ class ReplicationStream(Closing):
         for sign in arrived.keepalives:
             self._keepalive(sign)
         if arrived.messages:
-            (start,) = _DATA_START.unpack_from(arrived.messages.data.data, int(arrived.messages.start[-1]))
+            (start,) = DATA_START.unpack_from(arrived.messages.data.data, int(arrived.messages.start[-1]))
             self.received = max(self.received, Lsn(start))
         return arrived.messages, bool(arrived.keepalives)
 

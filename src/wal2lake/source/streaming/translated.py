@@ -7,14 +7,16 @@ stream ──► translator ──► messages of pgoutput
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from ...config import PGOUTPUT, SourceConfig
 from ...decode import Messages, Reading, SlotMark, TableName, Translator
 from ...errors import SourceRefused
 from ...position import Lsn
-from ..ports import Capabilities, ChangeSource, StreamRequest
+from ..ports import ChangeSource, StreamRequest
 from ..sessions.closing import Closing
 from .named_relations import NamedRelations
 from .stream import ReplicationStream, StreamTimeouts
@@ -41,11 +43,15 @@ class TranslatedStream(Closing):
     def __init__(self, stream: ChangeSource, relations: Relations, translator: Translator) -> None:
         self._stream, self._relations, self._translator = stream, relations, translator
         self.received, self.keepalive_lsn = stream.received, stream.keepalive_lsn
-        self.capabilities = Capabilities(streamed=translator.gives_blocks, published_only=False)
+        self.capabilities = replace(
+            stream.capabilities, streamed=translator.gives_blocks, binary=False, published_only=False
+        )
         self._out: deque[bytes] = deque()
         self._waiting_bytes = 0
 
-    awaits_acknowledgement = False
+    @property
+    def awaits_acknowledgement(self) -> bool:
+        return not self._out and self._translator.settled and self._stream.awaits_acknowledgement
 
     @property
     def acknowledged(self) -> Lsn:
@@ -108,24 +114,39 @@ class TranslatedStream(Closing):
             self._waiting_bytes = 0
 
 
-def open_stream(
-    source: SourceConfig, request: StreamRequest, group: str, patience: StreamTimeouts | None = None
+class _Told(ChangeSource, Protocol):
+    """A stream in the form of its output plugin."""
+
+    @property
+    def server_version(self) -> int: ...
+
+
+def translated(
+    source: SourceConfig, request: StreamRequest, group: str, opened: Callable[[bool], _Told]
 ) -> ChangeSource:
-    """The stream of a slot with the output plugin that is configured."""
+    """A stream of the configured output plugin. `opened`: opens it, asking also for what only newer versions know if
+    its argument says so; then it raises SourceRefused if the server's does not."""
     if source.plugin == PGOUTPUT:
-        return ReplicationStream.of(source, request, group, patience)
+        return opened(True)
     relations = NamedRelations(source, group, request.slot, request.publications)
     try:
         # Before the stream begins: what had ended by then ended before all that comes.
         relations.require_readable(source.plugin)
         mark = relations.mark()
         try:
-            exact, stream = True, ReplicationStream.of(source, request, group, patience)
+            exact, stream = True, opened(True)
         except SourceRefused:
-            exact, stream = False, ReplicationStream.of(source, request, group, patience, exact=False)
+            exact, stream = False, opened(False)
     except BaseException:
         relations.close()
         raise
     marks = [mark] if mark is not None else []
     translator = Translator(source.plugin, stream.server_version, marks, blocks=request.streamed, exact=exact)
     return TranslatedStream(stream, relations, translator)
+
+
+def open_stream(
+    source: SourceConfig, request: StreamRequest, group: str, patience: StreamTimeouts | None = None
+) -> ChangeSource:
+    """The stream of a slot over a replication connection."""
+    return translated(source, request, group, partial(ReplicationStream.of, source, request, group, patience))
