@@ -148,6 +148,9 @@ class Logging(Reading):
         self._intake = Intake()
         self._demultiplexer = Demultiplexer(spools, self._ahead)
 
+    def doubts(self, upto: Lsn) -> dict[int, frozenset[int]]:
+        return {}
+
     def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target:
         return self.resolve_at_once(relation)
 

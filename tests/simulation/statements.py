@@ -35,6 +35,14 @@ def _where(where: Mapping[str, Text]) -> str:
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
+def both(first: Statement, second: Statement) -> Statement:
+    def script(transaction: Transaction) -> None:
+        first.script(transaction)
+        second.script(transaction)
+
+    return Statement(f"{first.sql}; {second.sql}", script)
+
+
 def insert(table: str, **values: Text) -> Statement:
     names, cells = ", ".join(map(plain, values)), ", ".join(map(_value, values.values()))
     return Statement(f"INSERT INTO {table} ({names}) VALUES ({cells})", lambda tx: tx.insert(table, **values))
@@ -167,8 +175,10 @@ SETUP = (
     create_table("parted", {"k": "int4", "v": "text"}, ["k"], partition_by="k"),
     create_partition("parted_0", "parted", 0, 10),
     create_partition("parted_1", "parted", 10, 20),
+    create_table("other", {"k": "int4", "v": "text"}, ["k"], partition_by="k"),
+    create_partition("other_0", "other", 0, 10),
     create_table("loose", {"k": "int4", "v": "text"}, ["k"]),
-    create_publication(PUBLICATION, "plain", "whole", "parted", "loose"),
+    create_publication(PUBLICATION, "plain", "whole", "parted", "other", "loose"),
 )
 
 
@@ -254,7 +264,9 @@ def _random_ddl(chance: random.Random, state: State, table: ScriptedTable) -> St
     name, column = table.id.name, chance.choice(table.live).name
     fresh = f"n{chance.randrange(6)}"
     tables = sorted(state.tables.values(), key=lambda one: one.oid)
-    root = next((one for one in tables if one.partitioned), table)
+    root = chance.choice([one for one in tables if one.partitioned] or [table])
+    leaf = chance.choice([one for one in tables if one.parent] or [table])
+    parent = state.tables.get(leaf.parent or 0, root)
     low = 10 * chance.randrange(4)
     made: list[Callable[[], Statement]] = [
         lambda: add_column(name, fresh, chance.choice(["int4", "text"]), chance.choice([None, "7"])),
@@ -268,7 +280,8 @@ def _random_ddl(chance: random.Random, state: State, table: ScriptedTable) -> St
         lambda: create_partition(f"parted_{chance.randrange(6)}", root.id.name, low, low + 10),
         lambda: _random_attach(chance, state, root, tables),
         lambda: _random_attach(chance, state, root, tables),
-        lambda: detach(root.id.name, chance.choice([one.id.name for one in tables if one.parent] or [name])),
+        lambda: detach(parent.id.name, leaf.id.name),
+        lambda: both(detach(parent.id.name, leaf.id.name), attach(root.id.name, leaf.id.name, low, low + 20)),
         lambda: drop_table(name) if chance.random() < 0.2 else detach(root.id.name, name),
     ]
     return chance.choice(made)()

@@ -43,6 +43,9 @@ class Resolver:
     def resolve_at_once(self, relation: Relation) -> Target | None:
         return self._targets[relation.oid]
 
+    def doubts(self, upto: Lsn) -> dict[int, frozenset[int]]:
+        return {}
+
 
 def transactions(decide: random.Random) -> Iterator[tuple[int, list[bytes], list[tuple[int, str]]]]:
     """Each with its commit LSN, its messages, and the rows that it inserts, as (table, id)."""

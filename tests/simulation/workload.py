@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simulation import statements
 from simulation.postgres_tables import Blocked, Refused, ScriptedTable, State, Text
 from simulation.postgres_transactions import Transaction
-from simulation.statements import Statement
+from simulation.statements import Statement, both
 from wal2lake.schema import ReplicaIdentity
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Life:
             (1, self._add_column), (1, self._drop_column), (1, self._rename_column), (0.5, self._swap_columns),
             (0.3, self._set_identity),
             (0.3, self._drop_primary_key), (1, self._add_primary_key), (1, self._rename_table), (0.5, self._drop_table),
-            (1, self._create_table), (1, self._create_partition), (1.5, self._attach), (1.5, self._detach),
+            (1, self._create_table), (1, self._create_partition), (1.5, self._attach), (1.5, self._detach), (1.5, self._move),
         )  # fmt: skip
         self.strict = not self._ddl
         self._kinds = [one for one in every if chance.random() < 0.6] or list(every)
@@ -95,6 +95,11 @@ class Life:
             statements.create_partition("p_1", "p", 6, 12),
         ]
         self._do(world, made)
+        if self.chance.random() < 0.5:
+            self._do(world, [
+                statements.create_table("q", {"k": "int4", "v": "text"}, ["k"], partition_by="k"),
+                statements.create_partition("q_0", "q", 0, 6),
+            ])  # fmt: skip
         for _ in range(self.chance.choice([0, 10])):
             self._transaction(world)
 
@@ -177,7 +182,7 @@ class Life:
         if kind < 0.62:
             return statements.delete(name, row)
         if kind < 0.7:
-            return _both(statements.delete(name, row), statements.insert(name, **{**values, **_some_of(row, table)}))
+            return both(statements.delete(name, row), statements.insert(name, **{**values, **_some_of(row, table)}))
         changed = self.chance.sample(columns, self.chance.randint(1, len(columns)))
         return statements.update(name, row, **{column: values[column] for column in changed})
 
@@ -192,7 +197,7 @@ class Life:
         middle = {**one, column: "-1"}
         moved = statements.update(name, other, **{column: one[column]})
         last = statements.update(name, middle, **{column: other[column]})
-        return _both(_both(statements.update(name, one, **{column: "-1"}), moved), last)
+        return both(both(statements.update(name, one, **{column: "-1"}), moved), last)
 
     def _values(self, table: ScriptedTable) -> dict[str, Text]:
         return {column.name: self._value(column.type.type.name) for column in table.live}
@@ -244,7 +249,7 @@ class Life:
         other = self.chance.choice(others)
         aside = statements.rename_column(name, one.name, ASIDE)
         renamed = statements.rename_column(name, other.name, one.name)
-        return _both(_both(aside, renamed), statements.rename_column(name, ASIDE, other.name))
+        return both(both(aside, renamed), statements.rename_column(name, ASIDE, other.name))
 
     def _set_identity(self, tx: Transaction) -> Statement:
         return statements.set_identity(
@@ -299,6 +304,17 @@ class Life:
         parent = tx.state.tables.get(table.parent or 0)
         return statements.detach(parent.id.name, table.id.name) if parent is not None else None
 
+    def _move(self, tx: Transaction) -> Statement | None:
+        """A partition leaves its table for another one, or comes back with other bounds."""
+        leaf = self._any(tx, lambda one: one.parent is not None)
+        before = tx.state.tables.get(leaf.parent or 0)
+        if before is None or leaf.span is None:
+            return None
+        after = self._any(tx, lambda one: one.partitioned and one.oid != before.oid)
+        low = self.chance.choice([leaf.span.low, leaf.span.low, 6 * self.chance.randrange(4)])
+        attached = statements.attach(after.id.name, leaf.id.name, low, low + self.chance.choice([6, 12]))
+        return both(statements.detach(before.id.name, leaf.id.name), attached)
+
 
 def _top(table: ScriptedTable) -> bool:
     return table.parent is None
@@ -307,11 +323,3 @@ def _top(table: ScriptedTable) -> bool:
 def _some_of(row: Mapping[str, Text], table: ScriptedTable) -> dict[str, Text]:
     """Its key, so that a row with the same one follows."""
     return {name: row[name] for name in table.names(table.primary_key)}
-
-
-def _both(first: Statement, second: Statement) -> Statement:
-    def script(transaction: Transaction) -> None:
-        first.script(transaction)
-        second.script(transaction)
-
-    return Statement(f"{first.sql}; {second.sql}", script)

@@ -110,9 +110,12 @@ class OpenSegments:
 
 def tables_of(
     cut: Boundary, segments: Sequence[GrowingSegment], names: Mapping[int, str],
-    attached: Mapping[int, tuple[Membership, ...]],
+    attached: Mapping[int, tuple[Membership, ...]], doubts: Mapping[int, frozenset[int]],
 ) -> dict[int, ManifestEntry]:  # fmt: skip
-    """What a manifest says of each table. Waits until the segments are on disk."""
+    """What a manifest says of each table. Waits until the segments are on disk.
+
+    `doubts`: partitions, with tables that may have had them besides the one that their changes are given to.
+    """
     by_table: defaultdict[int, list[Segment]] = defaultdict(list)
     refusals: defaultdict[int, Refusals] = defaultdict(Refusals)
     for oid, some in cut.refusals.items():
@@ -132,7 +135,12 @@ def tables_of(
         )
         for oid in oids
     )  # fmt: skip
-    return {entry.oid: replace(entry, attached=_of(entry.partitions, attached)) for entry in entries}
+    found = {entry.oid: replace(entry, attached=_of(entry.partitions, attached)) for entry in entries}
+    for leaf in sorted({leaf for entry in found.values() for leaf in entry.partitions} & doubts.keys()):
+        for oid in sorted(doubts[leaf]):
+            entry = found.get(oid, ManifestEntry(oid, names.get(oid, str(oid))))
+            found[oid] = replace(entry, doubted=(*entry.doubted, leaf))
+    return found
 
 
 def _of(partitions: Iterable[int], attached: Mapping[int, T]) -> dict[int, T]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -62,6 +62,8 @@ class Relations(Protocol):
     def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target | None: ...
     def resolve_at_once(self, relation: Relation) -> Target | None:
         """The same for a transaction that has not committed. Raises SourceError if it can't be decided at once."""
+
+    def doubts(self, upto: Lsn) -> Mapping[int, frozenset[int]]: ...
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,7 @@ class Pipeline:
     def _report_if_empty(self) -> None:
         if self._line.assembly.empty and not self._line.decoder.has_found:
             # In order, after the manifests that were requested before it.
-            self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {}, {})
+            self._publisher.submit(self._publish, self._line.decoder.boundary(), [], {}, {}, {})
             return
         with self._state:
             self._kept_back += 1
@@ -359,14 +361,15 @@ class Pipeline:
     def _submit_manifest(self) -> None:
         cut, segments = self._line.decoder.boundary(), self._line.assembly.take()
         names, attached = dict(self._resolver.names), dict(self._resolver.attached)
-        self._publisher.submit(self._publish, cut, segments, names, attached)
+        doubts = self._resolver.doubts(cut.to_lsn)
+        self._publisher.submit(self._publish, cut, segments, names, attached, doubts)
 
     def _publish(
         self, cut: Boundary, segments: list[GrowingSegment], names: dict[int, str],
-        attached: dict[int, tuple[Membership, ...]],
+        attached: dict[int, tuple[Membership, ...]], doubts: Mapping[int, frozenset[int]],
     ) -> None:  # fmt: skip
         try:
-            tables = tables_of(cut, segments, names, attached)
+            tables = tables_of(cut, segments, names, attached, doubts)
             manifest = None
             if self._over:
                 return

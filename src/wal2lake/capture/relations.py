@@ -34,6 +34,7 @@ from ..source.tables import (
 )
 from ..types import Masking, delimiter, lake_type
 from . import column_identity
+from .partition_roots import PartitionRoots
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,8 @@ class RelationResolver:
         self._leafwise = isinstance(overrides, GroupTables) and overrides.group.leafwise
         self.names: dict[int, str] = {}
         """the name of each table that was resolved, by oid"""
-        self.attached: dict[int, tuple[Membership, ...]] = {}
-        """partitions that may have been published tables of their own before their ATTACH: their membership now"""
+        self._partitions = PartitionRoots(catalog, group, changelog, overrides, published_only)
+        self.attached, self.doubts = self._partitions.attached, self._partitions.doubts
 
     def __call__(self, relation: Relation, commit_lsn: Lsn) -> Target | None:
         return self._target(relation, commit_lsn)
@@ -61,13 +62,15 @@ class RelationResolver:
         """`agreed`: only if the catalog agrees; raises SourceError if it does not."""
         table = self._catalog.tables([relation.oid]).get(relation.oid)
         root = table.root if table is not None and not self._leafwise else relation.oid
-        if root == relation.oid and not self._leafwise:
-            root = self._former_root(root, commit_lsn)
+        if not self._leafwise:
+            root = self._partitions.root_of(relation.oid, root, commit_lsn)
         if not self._meant(root):
             return None
         current, fitting = self._describe(root)
         leaf = relation.oid if root != relation.oid else None
-        levels = self._note_membership(leaf, current, commit_lsn) if leaf is not None else ()
+        if agreed and leaf is not None and self._partitions.may_be_of_others(leaf, root, current):
+            raise _not_agreed()
+        levels = self._partitions.note(leaf, root, current, commit_lsn) if leaf is not None else ()
         if current is None or not self._agrees(current, relation, table):
             if agreed:
                 raise _not_agreed()
@@ -88,36 +91,6 @@ class RelationResolver:
         bounded = leaf is not None and not schema.masked
         bounds = self._bounds(leaf, levels) if leaf is not None and bounded else None
         return Target(schema, self._log.schemas.version(schema), leaf, bounds, levels)
-
-    def _former_root(self, oid: int, commit_lsn: Lsn) -> int:
-        """The table that a relation was a partition of when the change was made, if it is none now.
-
-        The change was sent, so the relation was published: by itself, or as a partition. A partition that was detached
-        may have been published by itself since.
-        """
-        if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
-            return oid
-        root = self._log.leaves.root_of(oid)
-        if root is None:
-            return oid
-        published = self._catalog.published(publication_name(self._group))
-        if oid in published and commit_lsn >= self._log.leaves.published_since(oid):
-            return oid
-        # A dropped table is in no publication, and its partitions were dropped with it.
-        dropped = root not in published and root not in self._catalog.tables([root])
-        return root if root in published or (dropped and not self._log.leaves.was_published(oid, commit_lsn)) else oid
-
-    def _note_membership(self, leaf: int, root: TableSchema | None, commit_lsn: Lsn) -> tuple[Membership, ...]:
-        """The message does not say whether the rows were written before the ATTACH or after it; the apply decides."""
-        found = next((heap.levels for heap in root.heaps if heap.oid == leaf), ()) if root is not None else ()
-        created = bool(found) and all(level.made for level in found)
-        if leaf in self.attached or (not created and self._may_have_been_published(leaf, commit_lsn)):
-            self.attached[leaf] = found
-        return found
-
-    def _may_have_been_published(self, oid: int, commit_lsn: Lsn) -> bool:
-        named = isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None
-        return named or not self._published_only or self._log.leaves.was_published(oid, commit_lsn)
 
     def resolve_at_once(self, relation: Relation) -> Target | None:
         """The target for an open transaction, as if it committed last: only if the catalog agrees, and without waiting

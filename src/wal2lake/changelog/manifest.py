@@ -65,6 +65,8 @@ class ManifestEntry:
     refusals: tuple[Refusal, ...] = ()
     attached: Mapping[int, tuple[Membership, ...]] = field(default_factory=dict)
     """partitions that may have changes from before their ATTACH, with their membership when they were decoded"""
+    doubted: tuple[int, ...] = ()
+    """partitions whose changes were given to another table, and may be of this one, or of a time when it had them"""
 
     @property
     def partitions(self) -> frozenset[int]:
@@ -140,6 +142,7 @@ def _table_to_json(cut: ManifestEntry) -> dict[str, Any]:
         "refusals": [{**vars(r), "commit_lsn": str(r.commit_lsn), "fields": dict(r.fields)} for r in cut.refusals],
         **({"attached": {str(leaf): [vars(level) for level in cut.attached[leaf]] for leaf in cut.attached}}
            if cut.attached else {}),
+        **({"doubted": cut.doubted} if cut.doubted else {}),
     }  # fmt: skip
 
 
@@ -154,6 +157,7 @@ def _table_from_json(data: Mapping[str, Any]) -> ManifestEntry:
             int(leaf): tuple(Membership(**level) for level in levels)
             for leaf, levels in data.get("attached", {}).items()
         },
+        doubted=tuple(data.get("doubted", ())),
     )
 
 

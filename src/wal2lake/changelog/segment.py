@@ -58,7 +58,6 @@ class SegmentWriter:
         self.bytes = 0
         """counts of the rows written so far"""
         self._stamped = stamped
-        self._metadata: list[pq.FileMetaData] = []
         self._segment = log.storage.open_segment(self._name)
         self._sink = self._segment.sink
         self._schema = schema
@@ -88,10 +87,11 @@ class SegmentWriter:
         if self._sink.closed:
             raise ValueError("the segment is closed")
         try:
-            (self._writer or self._parquet(self._schema.empty_table())).close()
+            writer = self._writer or self._parquet(self._schema.empty_table())
+            writer.close()
             if self._stamped is not None:
                 assert commit is not None
-                self._segment.stamp(marks(self._metadata[0], self._stamped, commit))
+                self._segment.stamp(marks(writer.writer.metadata, self._stamped, commit))
             written = self._segment.finish()
         except BaseException:
             self.abandon()
@@ -126,7 +126,7 @@ class SegmentWriter:
         return pq.ParquetWriter(
             self._sink, self._schema, compression={**_compression(first), **dict.fromkeys(self._stamped or (), "none")},
             use_dictionary=list(self._stamped or ()), write_statistics=False, store_schema=False, version="2.6",
-            write_batch_size=_WRITE_ROWS, metadata_collector=self._metadata,
+            write_batch_size=_WRITE_ROWS,
             # Statistics would not match the commit that is stamped later.
             write_page_checksum=self._stamped is None,
         )  # fmt: skip

@@ -132,7 +132,7 @@ class TableRegistry:
         self._to_forget = (set(desired.records) | self.oids) - kept
         self._forget(self._to_forget)
         self.note_masks(desired.schemas)
-        self.note_partitions(desired.schemas)
+        self.note_partitions(desired.schemas, desired.after)
         new: dict[int, TableRuntime] = {}
         # A database that was restored has them again.
         self._dropped -= {schema.oid for schema in desired.schemas}
@@ -195,9 +195,9 @@ class TableRegistry:
         if new is not None:
             self.wake(table)
 
-    def note_partitions(self, schemas: Collection[TableSchema]) -> None:
-        """Record partitions in the change log: changes may be decoded after their partition was detached."""
-        self._log.leaves.note({heap.oid: s.oid for s in schemas if s.partitioned for heap in s.heaps})
+    def note_partitions(self, schemas: Collection[TableSchema], after: Lsn) -> None:
+        """Record partitions, read before a position: changes may be decoded after their partition was detached."""
+        self._log.leaves.note_read(schemas, after)
         self._log.leaves.note_published({s.oid: ZERO for s in schemas if not s.partitioned})
 
     def note_masks(self, schemas: Iterable[TableSchema]) -> None:

@@ -86,8 +86,9 @@ class BatchPlan:
     """what can be applied; None: nothing, not even a position"""
     obstacle: Wal2LakeError | None
     """the error that comes after it, to be handled before more is applied"""
-    attached: bool = False
-    """what comes after it may be from before the ATTACH of its partition, which is to be exchanged first"""
+    attached: frozenset[int] = frozenset()
+    """what comes after it may be from before the ATTACH of these partitions, or after their DETACH; they are to be
+    exchanged first"""
 
 
 class _Obstacle(Exception):
@@ -147,7 +148,7 @@ def plan_batch(
     """
     gathered = _Gathered(applied.schema, applied.schema.version, until=exchanged)
     obstacle: Wal2LakeError | None = None
-    attached = False
+    attached = frozenset[int]()
     oid = applied.schema.oid
     for manifest in manifests:
         if manifest.number <= applied.manifest:
@@ -196,8 +197,9 @@ def _part(
     return cut if visibility is None else _uncopied(cut, visibility, log)
 
 
-def _joined(lake: TableSchema, cut: ManifestEntry, exchanged: Until | None) -> bool:
-    """Whether changes are of partitions that the lake table does not know as such, and that may be older than that.
+def _joined(lake: TableSchema, cut: ManifestEntry, exchanged: Until | None) -> frozenset[int]:
+    """Partitions with changes that the lake table does not know as such, and that may be older than that; and those
+    that it knows, with changes that were given to another table and may be its own.
 
     A TRUNCATE is one if its bounds are of another membership than that which the lake table knows.
     """
@@ -205,7 +207,8 @@ def _joined(lake: TableSchema, cut: ManifestEntry, exchanged: Until | None) -> b
     members = {leaf: cut.attached[leaf] for leaf in cut.partitions - left_out if leaf in cut.attached}
     emptied = {t.relation: t.levels for t in cut.truncations if t.relation is not None and t.predicate is not None}
     members |= {leaf: levels for leaf, levels in emptied.items() if leaf not in left_out}
-    return bool(later_members(lake, members))
+    known = frozenset(heap.oid for heap in lake.heaps)
+    return later_members(lake, members) | known.intersection(cut.doubted) - left_out
 
 
 def _rest(cut: ManifestEntry, lsn: Lsn, log: LogView) -> ManifestEntry:

@@ -196,7 +196,7 @@ class GroupLoop:
         try:
             if self._sound():
                 self._tables.note_masks(desired.schemas)
-                self._tables.note_partitions(desired.schemas)
+                self._tables.note_partitions(desired.schemas, desired.after)
             self._capture.start()
             self._read_manifests(begin=True)
             self._lake.begin()

@@ -9,11 +9,11 @@ the whole table is copied instead.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ..changelog import Manifest
-from ..errors import CommitFailed, CopyFailed, CopyNeeded, LakeInconsistent
+from ..errors import CommitFailed, CopyFailed, CopyNeeded, LakeInconsistent, RowsNotKept, Wal2LakeError
 from ..evolution import (
     Incompatible,
     Unclear,
@@ -115,8 +115,7 @@ class PartitionExchanges:
         while applied.lsn < until.lsn:
             planned = plan_batch(applied, self._manifests(oid), self._view, policy=policy, exchanged=until)
             if planned.attached and (planned.batch is None or planned.batch.to_lsn == applied.lsn):
-                cause = "a partition was attached and detached again, and has changes of that time"
-                raise CopyNeeded(table=str(applied.schema.id), cause=cause)
+                raise _not_exchangeable(applied.schema, planned.attached, policy)
             if planned.batch is None:
                 if planned.obstacle is not None:
                     raise planned.obstacle
@@ -144,6 +143,15 @@ class PartitionExchanges:
         if target == applied.schema:
             return applied
         return self._lake.evolve(applied, target, self._source.table_id(applied.schema.oid), self._epoch())
+
+
+def _not_exchangeable(lake: TableSchema, partitions: Collection[int], policy: Policy) -> Wal2LakeError:
+    """The error if partitions of a lake table have changes that may not be its own, and are not in the source."""
+    if policy.keep_partitions and any(heap.oid in partitions for heap in lake.heaps):
+        # Rows that are kept can't be copied, and these changes may be theirs.
+        return RowsNotKept(table=str(lake.id))
+    cause = "a partition was attached and detached again, and has changes of that time"
+    return CopyNeeded(table=str(lake.id), cause=cause)
 
 
 def _judged(lake: TableSchema, described: TableSchema, keep: bool) -> Exchange:

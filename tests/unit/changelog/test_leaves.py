@@ -15,6 +15,31 @@ def test_partitions_are_remembered_after_they_are_gone(storage: LogStorage) -> N
     assert (reader.root_of(11), reader.root_of(12), Leaves(storage).root_of(12)) == (1, 2, 2)
 
 
+def test_the_tables_that_a_partition_may_have_had_at_a_position(storage: LogStorage) -> None:
+    storage.prepare()
+    leaves = Leaves(storage)
+    leaves.note({1: 1, 11: 1, 12: 1}, {12: Lsn(100)})
+    leaves.note({2: 2, 11: 2}, {11: Lsn(200)})
+    leaves.note({11: 1}, {11: Lsn(300)})
+    reader = Leaves(storage)
+    assert reader.roots_of(11, Lsn(199)) == (1, 2, 1)
+    assert reader.roots_of(11, Lsn(200)) == (2, 1), "it moved between two readings"
+    assert reader.roots_of(11, Lsn(300)) == (1,)
+    assert reader.roots_of(12, Lsn(99)) == (None, 1), "it was attached, so it may have been another's"
+    assert reader.roots_of(12, Lsn(100)) == (1,)
+    assert reader.roots_of(13, Lsn(1 << 40)) == (None,)
+    assert reader.tables() == {1, 2} and reader.root_of(11) == 1
+
+
+def test_partitions_in_a_log_of_an_earlier_version_have_had_one_table(storage: LogStorage) -> None:
+    storage.prepare()
+    storage.put("leaves.json", b'{"11": 1}')
+    leaves = Leaves(storage)
+    assert leaves.roots_of(11, ZERO) == (1,)
+    leaves.note({11: 2}, {11: Lsn(100)})
+    assert leaves.roots_of(11, Lsn(99)) == (1, 2) and Leaves(storage).roots_of(11, Lsn(100)) == (2,)
+
+
 def test_what_is_known_is_not_written_again(storage: LogStorage) -> None:
     storage.prepare()
     leaves = Leaves(storage)

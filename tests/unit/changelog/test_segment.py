@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import io
 import random
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -30,6 +34,40 @@ def batch(rows: int, seed: int = 1) -> pa.RecordBatch:
             "nothing": pa.nulls(rows, pa.int64()),
         }
     )
+
+
+class Full(io.BytesIO):
+    """A storage that has no room for the end of a file."""
+
+    full = False
+
+    def write(self, data: object, /) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+def test_a_segment_whose_end_can_not_be_written_leaves_nothing_for_its_destructor(
+    log: ChangeLog, monkeypatch: pytest.MonkeyPatch, finishes: bool
+) -> None:
+    """It was closed again when it was collected, and that failed where nobody could handle it."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    writer = SegmentWriter(log, 1, 1, batch(0).schema)
+    sink = Full()
+    writer._sink = sink
+    each = batch(10)
+    writer.write(SegmentRows(1, 1, each, each.num_rows, 0, 0, 0, 0))
+    sink.full = True
+    if finishes:
+        with pytest.raises(OSError, match="No space left"):
+            writer.finish()
+    else:
+        writer.abandon()
+    del writer
+    gc.collect()
+    assert not ignored
 
 
 def write(log: ChangeLog, *batches: pa.RecordBatch) -> pa.BufferReader:

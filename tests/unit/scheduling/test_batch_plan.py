@@ -350,7 +350,7 @@ def test_changes_that_may_be_older_than_the_attach_of_their_partition_wait_for_i
     def stops(manifest: Manifest, exchanged: Until | None = None) -> bool:
         plan = planned(100, 0, manifest, schema=lake, exchanged=exchanged)
         assert plan.obstacle is None
-        return plan.attached
+        return bool(plan.attached)
 
     assert not stops(of_partition(1, 11)), "it was never published by itself"
     assert not stops(of_partition(1, 11, _11=known)), "the lake table has it since then"
@@ -365,12 +365,25 @@ def test_changes_that_may_be_older_than_the_attach_of_their_partition_wait_for_i
     assert stops(emptied), "a truncation is a change, too"
 
 
+def test_changes_that_were_given_to_another_table_and_may_be_its_own_wait_for_the_exchange_of_their_partition() -> None:
+    lake = replace(PARTED, heaps=(member(11, 750), HeapFile(12, 0)))
+
+    def stops(*doubted: int, exchanged: Until | None = None) -> frozenset[int]:
+        entry = ManifestEntry(PARTED.oid, "parted", doubted=doubted)
+        told = replace(manifest(1), tables={PARTED.oid: entry})
+        return planned(100, 0, told, schema=lake, exchanged=exchanged).attached
+
+    assert stops(11, 12) == {11, 12}
+    assert not stops(13), "the lake table has no rows of it"
+    assert not stops(11, exchanged=Until(Lsn(200), frozenset({11}))), "they are left out"
+
+
 def test_a_truncation_whose_bounds_are_of_a_later_membership_waits_for_the_exchange_of_its_partition() -> None:
     lake = replace(PARTED, heaps=(member(11, 750),))
 
     def stops(leaf: int, *levels: Membership, exchanged: Until | None = None) -> bool:
         emptied = manifest(1, truncations=(Truncation(Lsn(150), 0, leaf, "bounds", levels=levels),))
-        return planned(100, 0, emptied, schema=lake, exchanged=exchanged).attached
+        return bool(planned(100, 0, emptied, schema=lake, exchanged=exchanged).attached)
 
     assert not stops(11, Membership(11, 750)), "the lake table has it since then"
     assert stops(11, Membership(11, 760)), "it was attached again, perhaps with other bounds"
