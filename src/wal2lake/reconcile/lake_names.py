@@ -6,6 +6,7 @@ name of another one, is never taken for the table that had the name before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from ..errors import ForeignTable, LakeNameTaken, TableRecreated, Wal2LakeError
@@ -14,6 +15,8 @@ from ..schema import TableId
 from ..source import SourceDatabase
 from .desired_tables import Naming, interim_name
 from .table_runtime import TableRuntime
+
+log = logging.getLogger(__name__)
 
 
 class LakeNames:
@@ -24,6 +27,24 @@ class LakeNames:
     ) -> None:  # fmt: skip
         """`target_of`: the lake table that a mirrored table has at the moment."""
         self._source, self._lake, self.naming, self._target_of = source, lake, naming, target_of
+
+    def begin(self, table: TableRuntime) -> None:
+        """Set the name of the lake table that a table is to have, if it has none.
+
+        A copy may have been committed although its answer is lost: then that lake table is renamed like any other.
+        """
+        new = self.naming.first(table.schema.id, table.spec)
+        if new == table.target:
+            return
+        source_id = self._source.table_id(table.schema.oid)
+        try:
+            for name in (table.target, self._interim_name(table)):
+                if self._lake.has(name, source_id):
+                    return table.found_made(name)
+        except Wal2LakeError as error:
+            log.warning("%s: its lake table %s could not be looked for: %s", table.name, table.target, error)
+            return
+        table.set_target(new)
 
     def where(self, table: TableRuntime) -> Applied | None:
         """The position of a table's lake table, also under a name that an interrupted rename has left."""

@@ -189,7 +189,7 @@ class TableRegistry:
     def update_target(self, table: TableRuntime) -> None:
         """Decide the name of a table's lake table; one that does not exist yet may have any name."""
         if not table.made and not table.moving_in:
-            table.set_target(self._lake_names.naming.first(table.schema.id, table.spec))
+            self._lake_names.begin(table)
         new = self._lake_names.naming.renamed(table.schema, table.target, table.spec)
         table.set_rename(new)
         if new is not None:

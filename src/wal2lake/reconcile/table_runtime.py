@@ -45,6 +45,8 @@ class TableRuntime(TableLife):
     rename: Rename | None = field(default=None, init=False)
     """the requested rename of its lake table"""
     retention: Retention = field(init=False)
+    _found_made: bool = field(default=False, init=False)
+    """the lake has a table of it, by a commit that is in no record"""
 
     def __post_init__(self, arriving: bool) -> None:
         super().__post_init__(arriving)
@@ -60,7 +62,8 @@ class TableRuntime(TableLife):
     @property
     def made(self) -> bool:
         """Whether the lake may have a table of it."""
-        return self.applied is not None or self.record.last_commit_at is not None or self.job is not None
+        known = self.applied is not None or self.record.last_commit_at is not None or self.job is not None
+        return known or self._found_made
 
     @property
     def paused(self) -> bool:
@@ -165,6 +168,11 @@ class TableRuntime(TableLife):
 
     def set_target(self, name: TableId) -> None:
         """Its lake table has this name, or is to be made under it."""
+        self._update(target=name)
+
+    def found_made(self, name: TableId) -> None:
+        """The lake has a table of it, by a copy whose commit was not reported."""
+        self._found_made = True
         self._update(target=name)
 
     def set_rename(self, new: TableId | None) -> None:
