@@ -80,6 +80,8 @@ class Transaction:
         self.xid = 0
         """0 until it writes"""
         self._tables: dict[int, ScriptedTable | None] = {}
+        self._names: set[TableId] = set()
+        """of tables that it has defined, which others can't take until it ends"""
         self._rows: dict[int, dict[int, Row | None]] = {}
         self._versions: dict[int, list[Row]] = {}
         """every version of a row that it has written or ended, by heap: others wait for their keys"""
@@ -275,8 +277,8 @@ class Transaction:
     # Definitions, for its DDL
 
     def defines(self, id: TableId) -> bool:
-        """Whether it has made, or renamed to it, a table of a name."""
-        return any(table is not None and table.id == id for table in self._tables.values())
+        """Whether it has made, or renamed to it, a table of a name, which may have another name by then."""
+        return id in self._names
 
     def alters(self, publication: str) -> bool:
         return publication in self._publications
@@ -286,6 +288,7 @@ class Transaction:
 
     def define(self, table: ScriptedTable) -> None:
         self._tables[table.oid] = table
+        self._names.add(table.id)
 
     def undefine(self, oid: int) -> None:
         self.assign()

@@ -6,6 +6,7 @@ The catalog has its later table by then, and the stream does not say which one i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,12 @@ from simulation.hooked import Call
 from simulation.memory_lake import Version
 from simulation.postgres_transactions import Transaction
 from simulation.test_found_histories import SEEDS, History, Statements, do
-from simulation.world import World
+from simulation.world import DEFAULT_GROUPS, World
 from wal2lake.schema import TableId
+from wal2lake.state.lifecycle import TableState
 
 ROOTS = ("p", "q")
+Groups = tuple[tuple[tuple[str, Any], ...], ...]
 
 
 def two_roots(tx: Transaction) -> None:
@@ -40,7 +43,7 @@ def move(leaf: str, before: str, after: str, low: int, high: int) -> Statements:
 
 def run_late(
     seed: int, setup: Statements, change: Statements, moves: Sequence[Statements], last: Statements,
-    looked_at: bool = False,
+    looked_at: bool = False, groups: Groups = DEFAULT_GROUPS, history: type[History] = History,
 ) -> None:  # fmt: skip
     """Make the moves when the capture process is about to look at the catalog because of the change; then check each
     version of both tables. `looked_at`: the main process looks at the catalog after each move."""
@@ -66,7 +69,7 @@ def run_late(
                 for root in ROOTS if TableId("public", root) in world.lake.tables()
             )  # fmt: skip
 
-    world = World(seed, History(setup, [changing], [last]), hook, steps=2)
+    world = World(seed, history(setup, [changing], [last]), hook, steps=2, groups=groups)
     world.run()
     assert acted, "the capture process has not looked"
     for version in applied:
@@ -172,3 +175,31 @@ def test_a_partition_that_moves_back_and_forth_between_looks(seed: int) -> None:
             do(world, lambda tx: tx.insert("q", k="11", v="at last"))
 
     World(seed, Moving(setup, []), steps=1).run()
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_last_changes_of_a_partition_that_went_to_a_table_of_another_group(seed: int, looked_at: bool) -> None:
+    """They were taken for changes of that table, which the group does not have, and were lost."""
+    groups: Groups = tuple((("name", f"of_{root}"), ("tables", (f"public.{root}",))) for root in ROOTS)
+    run_late(seed, two_roots, in_p_1, [move("p_1", "p", "q", 6, 12)], last, looked_at, groups)
+
+
+class Kept(History):
+    """Rows of partitions that are gone are kept, so the lake table is not what the source is."""
+
+    def finish(self, world: World) -> None:
+        world.executor.sleep(60.0)
+        (record,) = (record for record in checks.records(world) if record.id.name == "p")
+        assert record.state is TableState.ERRORED, record
+        assert "on_partition_drop can't keep them" in (record.error or "")
+        assert 'on_partition_drop = "delete"' in (record.remedy or "")
+        for root in ROOTS:
+            do(world, lambda tx, root=root: tx.ddl.drop_table(root))  # type: ignore[misc]  # its own root
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_that_are_kept_may_lack_their_last_changes_and_the_table_says_so(seed: int, looked_at: bool) -> None:
+    groups: Groups = ((*DEFAULT_GROUPS[0], ("on_partition_drop", "keep")),)
+    run_late(seed, two_roots, in_p_1, [move("p_1", "p", "q", 6, 12)], last, looked_at, groups, Kept)

@@ -316,9 +316,8 @@ class ChangeLog:
 
     def commits_of(self, segment: Segment, leaf: int) -> list[Lsn]:
         """The commit LSNs of the changes in a segment that are in one partition."""
-        read = self._positions(segment, "commit_lsn", "relation")
-        rows = zip(read.column(0).to_pylist(), read.column(1).to_pylist(), strict=True)
-        return [Lsn(commit) for commit, oid in rows if oid == leaf]
+        read = self._positions(segment, "commit_lsn", "relation").columns
+        return [Lsn(lsn) for lsn, oid in zip(*(column.to_pylist() for column in read), strict=True) if oid == leaf]
 
     def begins(self, segment: Segment) -> tuple[Lsn, int]:
         """Commit LSN and seq of the first change in a segment."""
@@ -329,13 +328,14 @@ class ChangeLog:
         """Some of its own columns of all changes in a segment, in their order."""
         import pyarrow.parquet as pq
 
-        oid = int(segment.file.split("/")[-2])
-        meta = self.schema(oid, segment.schema).meta
+        meta = self.schema(int(segment.file.split("/")[-2]), segment.schema).meta
         self.verify(segment)
         try:
             with self.open(segment) as file:
                 return pq.read_table(file, columns=[getattr(meta, column) for column in columns])
         except OSError as error:
+            if error.errno is not None:  # of the storage, not of the Parquet reader
+                raise
             raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
 
     def sweep(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from changelogs import ORIGIN, directory_of
+from changelogs import ORIGIN, begun, directory_of
 from wal2lake.changelog import ChangeLog, LogStorage, Manifest, ManifestEntry, Origin, Segment
 from wal2lake.changelog.segment import SegmentRows, SegmentWriter
+from wal2lake.changelog.storages.memory import Call, MemoryStorage
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
@@ -291,3 +293,21 @@ log = ChangeLog(storage_for({root_of(log)}), "g")
     assert len(list(directory_of(log).rglob("*.tmp"))) == 1
     assert log.sweep() == 1
     assert list(directory_of(log).rglob("*.tmp")) == [] and log.position() == Lsn(100)
+
+
+def test_a_segment_that_the_storage_can_not_give_at_the_moment_is_not_damaged() -> None:
+    """Its table was stopped, as if it had to be copied again."""
+    opened: list[Call] = []
+
+    def hook(call: Call) -> None:
+        if call.operation == "open" and call.done:
+            opened.append(call)
+            if len(opened) == 2:
+                raise OSError(errno.EIO, "lost")
+
+    storage = MemoryStorage(hook)
+    log = begun(storage.within("g"))
+    (one,) = publish(log, 200).tables[42].segments
+    with pytest.raises(OSError, match="lost"):
+        log.commits(one)
+    assert log.commits(one) == (Lsn(199), Lsn(199))
