@@ -16,6 +16,7 @@ from simulation.memory_lake import Version
 from simulation.postgres_transactions import Transaction
 from simulation.test_found_histories import SEEDS, History, Statements, do
 from simulation.world import DEFAULT_GROUPS, World
+from wal2lake.changelog.manifest import Manifest
 from wal2lake.schema import TableId
 from wal2lake.state.lifecycle import TableState
 
@@ -44,12 +45,15 @@ def move(leaf: str, before: str, after: str, low: int, high: int) -> Statements:
 def run_late(
     seed: int, setup: Statements, change: Statements, moves: Sequence[Statements], last: Statements,
     looked_at: bool = False, groups: Groups = DEFAULT_GROUPS, history: type[History] = History,
-) -> None:  # fmt: skip
+) -> set[tuple[str, str]]:  # fmt: skip
     """Make the moves when the capture process is about to look at the catalog because of the change; then check each
-    version of both tables. `looked_at`: the main process looks at the catalog after each move."""
+    version of both tables. `looked_at`: the main process looks at the catalog after each move.
+
+    Returns each group with the tables that its change log has had changes of."""
     acted: list[Call] = []
     applied: list[Version] = []
     changed: list[bool] = []
+    named: set[tuple[str, str]] = set()
 
     def changing(tx: Transaction) -> None:
         change(tx)
@@ -63,6 +67,12 @@ def run_late(
                 do(world, statements)
                 if looked_at:
                     world.executor.sleep(20.0)
+        if call.method == "put_new" and "/manifests/" in call.subject and call.done:
+            text = world.storage.peek(call.subject)
+            assert text is not None
+            named.update(
+                (call.subject.split("/")[0], cut.name) for cut in Manifest.from_json(text.decode()).tables.values()
+            )
         if call.method == "apply" and call.done:
             applied.extend(
                 world.lake.history(TableId("public", root))[-1]
@@ -74,6 +84,7 @@ def run_late(
     assert acted, "the capture process has not looked"
     for version in applied:
         checks.check_version(world, version.record.schema.oid, version.record, version.rows)
+    return named
 
 
 def inserted(root: str, k: str) -> Statements:
@@ -182,7 +193,9 @@ def test_a_partition_that_moves_back_and_forth_between_looks(seed: int) -> None:
 def test_the_last_changes_of_a_partition_that_went_to_a_table_of_another_group(seed: int, looked_at: bool) -> None:
     """They were taken for changes of that table, which the group does not have, and were lost."""
     groups: Groups = tuple((("name", f"of_{root}"), ("tables", (f"public.{root}",))) for root in ROOTS)
-    run_late(seed, two_roots, in_p_1, [move("p_1", "p", "q", 6, 12)], last, looked_at, groups)
+
+    named = run_late(seed, two_roots, in_p_1, [move("p_1", "p", "q", 6, 12)], last, looked_at, groups)
+    assert ("of_p", "public.p") in named and ("of_p", "public.q") not in named
 
 
 class Kept(History):
