@@ -73,7 +73,7 @@ hostile-test: setup ## awkward keys, partitions and tables; SEEDS=5, SEED= begin
 	WAL2LAKE_TEST_SEEDS=$(SEEDS) WAL2LAKE_TEST_SEED=$(SEED) $(RUN) -m pytest -s -m slow tests/acceptance/test_hostile_schemas.py
 
 modes-test: CAPTURE = poll
-modes-test: setup ## what the modes must have in common, with CAPTURE=poll
+modes-test: setup ## what the modes must have in common, with CAPTURE=poll or trigger
 	WAL2LAKE_TEST_CAPTURE=$(CAPTURE) $(RUN) -m pytest tests/integration/test_exactness.py tests/fault/test_types.py \
 	    tests/fault/test_identity.py tests/fault/test_schema_changes.py tests/fault/test_pooler.py
 	WAL2LAKE_TEST_CAPTURE=$(CAPTURE) WAL2LAKE_TEST_PROOFS=short $(RUN) -m pytest -m slow tests/fault/test_kills.py \

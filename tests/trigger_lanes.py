@@ -93,12 +93,11 @@ class Lane:
             kind, body = message[25:26], message[26:]
             if kind in (b"I", b"D"):
                 (oid,) = struct.unpack(">I", body[:4])
-                if body[4:5] == b"K":
-                    self.marks.append(oid)
-                    continue
                 row = values(body[5:])
                 self.rows.setdefault(oid, Counter())
                 self.rows[oid][row] += 1 if kind == b"I" else -1
+            elif kind == b"X":
+                self.marks.append(struct.unpack(">I", body[:4])[0])
             elif kind == b"T":
                 _, _, oid = struct.unpack(">IBI", body)
                 self.rows[oid] = Counter()

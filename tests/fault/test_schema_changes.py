@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mirroring import PATIENCE, Mirrored, logged_errors, missed
 
+from capture_modes import not_by_triggers
 from lake_history import read_lake
 from remedies import heals
 from servers import Database, fresh_database
@@ -168,6 +169,7 @@ def mirrored(database: Database, tmp_path: Path, spark: SparkSession) -> Mirrore
     return Mirrored(database, tmp_path / "lake", spark)
 
 
+@not_by_triggers
 def test_a_dropped_column_is_kept_if_configured(mirrored: Mirrored) -> None:
     mirrored.configure(tables={"public.t": {"on_drop": "keep"}})
     mirrored.catches_up("t", "other")
@@ -179,6 +181,7 @@ def test_a_dropped_column_is_kept_if_configured(mirrored: Mirrored) -> None:
     assert rows == {**{i: (i, f"v{i}") for i in range(2, 7)}, 7: (None, "x")}
 
 
+@not_by_triggers
 @heals("SchemaChanged")
 def test_a_change_that_cannot_be_followed_stops_the_table_if_configured(mirrored: Mirrored) -> None:
     mirrored.configure(groups=[{"name": "default", "flush_interval": 0.1, "on_incompatible": "stop"}])
@@ -194,6 +197,7 @@ def test_a_change_that_cannot_be_followed_stops_the_table_if_configured(mirrored
     mirrored.catches_up("t", "other")
 
 
+@not_by_triggers
 @heals("SchemaUnclear")
 @pytest.mark.parametrize("on_incompatible", ["resync", "stop"])
 def test_a_change_that_can_be_read_in_two_ways_is_re_copied_or_a_question(

@@ -96,6 +96,25 @@ def test_ddl_partitions_and_tables_that_come_and_go_reach_the_lake(mirrored: Mir
     assert left_behind(database) == 0
 
 
+def test_a_table_that_inherits_for_a_while_is_stopped_and_then_re_copied(mirrored: Mirrored) -> None:
+    """A statement on the parent changes its rows, and fires no triggers of it."""
+    database = mirrored.database
+    database.execute("CREATE TABLE above (a int, b text)")
+    with mirrored.running():
+        mirrored.is_streaming("orders", "keyless", "above")
+        database.execute("ALTER TABLE keyless INHERIT above; UPDATE above SET b = 'by the parent' WHERE a = 1")
+        wait_until(lambda: _refused(mirrored) == {"above", "keyless"}, PATIENCE, "both to be refused")
+        database.execute("INSERT INTO orders VALUES (600, 'new', 1); DELETE FROM above WHERE a = 2")
+        mirrored.becomes_equal("orders")
+        database.execute("ALTER TABLE keyless NO INHERIT above; INSERT INTO keyless VALUES (1, 'after')")
+        mirrored.becomes_equal("keyless", "above")
+
+
+def _refused(mirrored: Mirrored) -> set[str]:
+    found = {name: mirrored.table(name) for name in ("orders", "keyless", "above")}
+    return {name for name, one in found.items() if one is not None and "inherit" in str(one.error)}
+
+
 def test_sessions_that_are_ended_at_any_moment_lose_and_double_nothing(mirrored: Mirrored) -> None:
     database = mirrored.database
     with mirrored.running():

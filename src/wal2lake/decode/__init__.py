@@ -30,6 +30,7 @@ from .plugins import (
     Translator,
     plugin_options,
 )
+from .protocol import refused as refused_change
 from .undecoded import Undecoded
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "picked",
     "plugin_options",
     "readable",
+    "refused_change",
     "slice_bytes",
     "slices",
 ]

@@ -72,11 +72,15 @@ class TriggerSource(Source):
         return frozenset()
 
     def unpublished(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
-        """Those whose triggers are missing or disabled: what was done to them was not captured."""
+        """Those whose triggers are missing, disabled or not enough: what was done to them was not captured."""
         if not schemas:
             return frozenset()
-        found = self._ask(lambda c: installing.conditions(c, self.slot_name, [schema.oid for schema in schemas]))
-        return frozenset(oid for oid, is_ in found.items() if is_ in (Condition.MISSING, Condition.DISABLED))
+        oids = [schema.oid for schema in schemas]
+        found = self._ask(lambda c: installing.conditions(c, self.slot_name, oids))
+        bypassed = self._ask(lambda c: installing.obstacles(c, oids))
+        return frozenset(
+            oid for oid in oids if oid in bypassed or found[oid] in (Condition.MISSING, Condition.DISABLED)
+        )
 
     def appends(self) -> bool:
         return False

@@ -2,6 +2,7 @@
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, coalesce(p.root, c.oid)::oid::int8,
        EXISTS (SELECT FROM pg_inherits i JOIN pg_class child ON child.oid = i.inhrelid
                WHERE i.inhparent = c.oid AND NOT child.relispartition),
+       p.oid = wanted.oid AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid),
        EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
 FROM unnest(%(oids)s::oid[]) AS wanted (oid)
 CROSS JOIN LATERAL (

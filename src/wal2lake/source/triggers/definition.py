@@ -137,7 +137,7 @@ class Installation:
             oid=self.relid,
             highest=len(attributes),
             names=f"ARRAY[{', '.join(listed)}]",
-            types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(one.name)})' for one in present)}]",
+            types=f"ARRAY[{', '.join(f'pg_typeof(n.{identifier(one.name)})' for one in present)}]::regtype[]",
             oids=f"ARRAY[{', '.join(str(one.type_oid) for one in present)}]::oid[]",
             all_names=f"ARRAY[{', '.join(literal(one.name) for one in attributes)}]::name[]",
             all_types=f"ARRAY[{', '.join(str(one.type_oid) for one in attributes)}]::oid[]",

@@ -134,7 +134,7 @@ def _messages(buffer: Buffer, rows: tuples.Rows, binary: bool) -> Iterator[Messa
         if place > first:
             yield rows.messages(columns, first, place, binary)
         truncated = rows.kinds[place] == ord("T")
-        yield Messages.of([messages.truncate(buffer.relid) if truncated else messages.untold(buffer.relid, columns)])
+        yield Messages.of([messages.truncate(buffer.relid) if truncated else messages.copy_needed(buffer.relid)])
         first = place + 1
     if len(rows) > first:
         yield rows.messages(columns, first, len(rows), binary)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 
 from ...errors import SourceBusy, SourceRefused, Wal2LakeError
-from ...quoting import identifier
+from ...quoting import identifier, toml
 from ...schema import TableSchema
 from ..sessions.connect import Connection, explained, query
 from ..sessions.locking import retried, wait_briefly
@@ -43,6 +43,8 @@ class Part:
     foreign: bool
     inherited: bool
     """whether tables inherit from it: a statement on it changes their rows, too"""
+    inherits: bool
+    """whether the mirrored table is below another one: a statement on that one fires no triggers of it"""
     subscribed: bool
     """whether a subscription writes it: an apply worker fires no statement-level triggers"""
 
@@ -51,8 +53,8 @@ def parts_of(conn: Connection, oids: Collection[int]) -> list[Part]:
     with explained("reading", "the tables that need triggers"):
         rows = conn.execute(query("trigger_tables"), {"oids": list(oids)}).fetchall()
     return [
-        Part(oid, identifier(schema, name), root, kind == "f", inherited, subscribed)
-        for oid, schema, name, kind, root, inherited, subscribed in rows
+        Part(oid, identifier(schema, name), root, kind == "f", inherited, inherits, subscribed)
+        for oid, schema, name, kind, root, inherited, inherits, subscribed in rows
     ]
 
 
@@ -155,6 +157,7 @@ def obstacles(conn: Connection, oids: Collection[int]) -> dict[int, str]:
 def _cause(part: Part) -> str | None:
     causes = {
         "tables inherit from it, and a statement on it changes their rows, too": part.inherited,
+        "it inherits from another table, and a statement on that one fires no triggers of it": part.inherits,
         "a subscription writes it, which fires no statement-level triggers": part.subscribed,
         "it has a foreign partition": part.foreign,
     }
@@ -167,7 +170,7 @@ def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
         return None
     return SourceRefused(
         operation="capturing", object=str(schema.id), cause=cause,
-        remedy='set capture = "wal" in the group of this table, or leave the table out',
+        remedy=f"leave the table out: exclude = [{toml(str(schema.id))}] in [[groups]]; or set capture = \"wal\" there",
     )  # fmt: skip
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import struct
 
+from ...decode import refused_change
 from ...schema import TableId
 from .definition import BufferColumn
 
 _XLOG = b"w" + bytes(24)
 _FULL = b"f"
+_UNCAPTURED = (
+    "a partition was truncated, or rows were written while columns or partitions differed from what the triggers know"
+)
 
 
 def begin(commit_lsn: int, us: int, xid: int) -> bytes:
@@ -32,6 +36,6 @@ def truncate(oid: int) -> bytes:
     return _XLOG + b"T" + struct.pack(">IBI", 1, 0, oid)
 
 
-def untold(oid: int, columns: int) -> bytes:
-    """A change that does not say which row it is of: the table has to be re-copied."""
-    return _XLOG + b"D" + struct.pack(">I", oid) + b"K" + struct.pack(">H", columns) + b"n" * columns
+def copy_needed(oid: int) -> bytes:
+    """Rows were written that the buffer does not have: the table has to be re-copied."""
+    return _XLOG + refused_change(oid, "CopyNeeded", cause=_UNCAPTURED)
