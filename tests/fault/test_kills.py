@@ -38,7 +38,8 @@ def _seed() -> int:
 
 def _slot_is_free(database: Database) -> bool:
     name = slot_name(GROUP, database.name)
-    return not database.value("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [name])
+    used = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active"
+    return bool(database.value(used, [name]) == 0)
 
 
 def _kill_main(run: Running, database: Database) -> None:
