@@ -33,6 +33,7 @@ from .checksum import verify
 from .leaves import Leaves
 from .manifest import Manifest, ManifestEntry, Segment
 from .origin import GroupFile, Identity, Origin, Start
+from .parquet import read_columns
 from .schemas import PREFIX as SCHEMAS
 from .schemas import Schemas
 from .storage import AlreadyHeld, LogStorage
@@ -60,8 +61,9 @@ class ChangeLog:
         self._cache: OrderedDict[int, Manifest] = OrderedDict()
         self._weights: dict[int, int] = {}
         """bytes of each manifest, from the sweep at the start"""
-        self._last = 0
-        self._oldest = 0
+        self._last = self._oldest = 0
+        self._unneeded: list[str] = []
+        """segments whose manifest is deleted, and that are still to be"""
         self._group_file = GroupFile(self.storage, group)
         self.schemas = Schemas(self.storage)
         self.leaves = Leaves(self.storage)
@@ -326,24 +328,18 @@ class ChangeLog:
 
     def _positions(self, segment: Segment, *columns: str) -> pa.Table:
         """Some of its own columns of all changes in a segment, in their order."""
-        import pyarrow.parquet as pq
-
         meta = self.schema(int(segment.file.split("/")[-2]), segment.schema).meta
         self.verify(segment)
-        try:
-            with self.open(segment) as file:
-                return pq.read_table(file, columns=[getattr(meta, column) for column in columns])
-        except OSError as error:
-            if error.errno is not None:  # of the storage, not of the Parquet reader
-                raise
-            raise self._damaged(f"segment {segment.file} can't be read ({type(error).__name__})") from None
+        with self.open(segment) as file:
+            if (found := read_columns(file, [getattr(meta, column) for column in columns])) is None:
+                raise self._damaged(f"segment {segment.file} can't be read")
+        return found
 
     def sweep(self) -> int:
         """Delete temporary files and segments that no manifest names; return how many."""
         named = set[str]()
         for number in self._numbers():
-            manifest = self._read_if_kept(number)
-            if manifest is not None:
+            if (manifest := self._read_if_kept(number)) is not None:
                 self._weights[number] = manifest.bytes
                 named.update(segment.file for cut in manifest.tables.values() for segment in cut.segments)
         swept = self.storage.sweep()
@@ -359,20 +355,24 @@ class ChangeLog:
         last = self.last()
         if last is None:
             return 0
+        self._delete_unneeded()
         first = self._oldest or self.oldest()
         beyond = max(first, min(upto + 1, last.number))
         for number in range(first, beyond):
-            manifest = self._read_if_kept(number)
-            if manifest is None:
+            if (manifest := self._read_if_kept(number)) is None:
                 continue
             # The manifest is deleted first: segments without a manifest are swept; the opposite would be damage.
             self.storage.delete(_manifest(number))
             self._cache.pop(number, None)
-            for cut in manifest.tables.values():
-                for segment in cut.segments:
-                    self.storage.delete(segment.file)
+            self._unneeded += [segment.file for cut in manifest.tables.values() for segment in cut.segments]
+            self._delete_unneeded()
         self._oldest = beyond
         return beyond - first
+
+    def _delete_unneeded(self) -> None:
+        while self._unneeded:
+            self.storage.delete(self._unneeded[-1])
+            self._unneeded.pop()
 
     def _read_if_kept(self, number: int) -> Manifest | None:
         """A manifest, or None if it was retired meanwhile, with its segments."""

@@ -17,6 +17,7 @@ from changelogs import ORIGIN, begun, directory_of
 from wal2lake.changelog import ChangeLog, LogStorage, Manifest, ManifestEntry, Origin, Segment
 from wal2lake.changelog.segment import SegmentRows, SegmentWriter
 from wal2lake.changelog.storages.memory import Call, MemoryStorage
+from wal2lake.changelog.store import SEGMENTS
 from wal2lake.errors import ChangeLogDamaged, GroupHeld, SourceReplaced
 from wal2lake.position import Lsn
 from wal2lake.schema import Column, ReplicaIdentity, TableId, TableSchema
@@ -165,6 +166,26 @@ def test_retire_keeps_the_last_manifest_and_the_position(log: ChangeLog) -> None
     with pytest.raises(ChangeLogDamaged):
         fresh.after(0)
     assert publish(fresh, 500).number == 4
+
+
+def test_a_segment_that_could_not_be_deleted_is_deleted_when_more_is_retired(
+    log: ChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is gone already, so nothing else names it."""
+    cuts = [publish(log, to) for to in (200, 300, 400)]
+    delete = type(log.storage).delete
+
+    def failing(storage: LogStorage, name: str) -> None:
+        if name.startswith(SEGMENTS):
+            raise OSError("the storage is away")
+        delete(storage, name)
+
+    with monkeypatch.context() as away:
+        away.setattr(type(log.storage), "delete", failing)
+        with pytest.raises(OSError, match="is away"):
+            log.retire(99)
+    log.retire(99)
+    assert [there(log, m.tables[42].segments[0]) for m in cuts] == [False, False, True]
 
 
 def test_acknowledged_positions_outlive_the_process(log: ChangeLog) -> None:
