@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import ChangeLogDamaged
 from ..position import ZERO, Lsn
 from .manifest import Manifest
 from .retention import Retention
@@ -170,14 +171,18 @@ class Backlog:
         return next((each for each, _ in self._as_partition.get(oid, ()) if each > number), None)
 
     def captured_as_partition(self, oid: int, lsn: Lsn) -> bool:
-        """Whether changes of a table from a position on are part of another one, which it was a partition of."""
-        return any(
-            commit >= lsn
-            for number, root in self._as_partition.get(oid, ())
-            for segment in self._log.read(number).tables[root].segments
-            if oid in segment.leaves
-            for commit in self._log.commits_of(segment, oid)
-        )
+        """Whether changes of a table from a position on are, or may be, part of another one, whose partition it was."""
+        try:
+            return any(
+                commit >= lsn
+                for number, root in self._as_partition.get(oid, ())
+                for segment in self._log.read(number).tables[root].segments
+                if oid in segment.leaves
+                for commit in self._log.commits_of(segment, oid)
+            )
+        except ChangeLogDamaged:
+            # The other table is stopped by it.
+            return True
 
     def number_at(self, position: Lsn) -> int:
         """The last manifest that a table at a position has completely; it may have a part of later ones."""

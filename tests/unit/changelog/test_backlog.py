@@ -207,3 +207,13 @@ def test_applied_manifests_stay_only_as_long_as_there_is_room(log: ChangeLog) ->
     backlog.retire(5)
     backlog.delete()
     assert log.reopened().oldest() == 4
+
+
+def test_changes_of_a_partition_that_can_not_be_read_count_as_later_ones(log: ChangeLog) -> None:
+    """So the table is re-copied, and the damage stops the one whose changes they are, not the group."""
+    missing = Segment("segments/1/missing.parquet", 1, 1, 1, 1, 0, 0, 0, 0, leaves=(9,))
+    log.publish(Lsn(200), 1, datetime(2024, 1, 1, tzinfo=UTC), {1: ManifestEntry(1, "t1", (missing,))})
+    backlog = reading(log)
+    list(backlog.read())
+    assert backlog.captured_as_partition(9, Lsn(0))
+    assert not backlog.captured_as_partition(8, Lsn(0))
