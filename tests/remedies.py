@@ -23,7 +23,7 @@ _SQL = re.compile(
     rf"(?:{_WORDS}|[,)])*?(?=;|$|, or |, and ))"
 )
 _FIX = re.compile(r"wal2lake [a-z]|(?:ALTER|CREATE|DO|DROP|GRANT|REVOKE|SELECT) .*;( --.*)?$")
-FIXES = ("preflight/checks.py", "source/tables/facts.py")
+FIXES = ("preflight/checks.py", "source/tables/facts.py", "source/triggers/rights.py")
 """where the fixes of `check` are written"""
 
 

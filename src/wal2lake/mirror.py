@@ -258,7 +258,7 @@ class Mirror:
             groups = [*groups_of(self._config, store.group_specs())]
             groups += [GroupConfig(name=record.name) for record in leftovers(self._config, store)]
             for group in groups:
-                drop_group(store, self._ports.source, self._ports.logs, group)
+                drop_group(store, self._ports.source, self._ports.logs, group, wholly=True)
             store.drop()
 
     # ----

@@ -230,6 +230,8 @@ class ScriptedSource:
         self._state()
         return ()
 
+    def drop_place(self) -> None: ...
+
     def may_install_triggers(self) -> bool:
         return False
 

@@ -118,7 +118,7 @@ def init(
         str | None, typer.Option("--role", metavar="NAME", help="With --role-sql. Default: that of [source] dsn.")
     ] = None,
     capture: Annotated[
-        str | None, typer.Option("--capture", metavar="MODE", help="With --role-sql: wal, poll.")
+        str | None, typer.Option("--capture", metavar="MODE", help="With --role-sql: wal, poll, trigger, auto.")
     ] = None,
     service: Annotated[
         str, typer.Option("--service", metavar="NAME", help="With --role-sql: plain, rds, cloud-sql, azure, supabase.")
@@ -145,9 +145,9 @@ def init(
 
 def _role_sql(given: Invocation, role: str | None, capture: str | None, service: str) -> str:
     from ..config import DEFAULT_FILE
-    from ..preflight import Service, requested, role_script
+    from ..preflight import CAPTURES, Service, requested, role_script
 
-    for option, value, known in (("--service", service, list(Service)), ("--capture", capture, ["wal", "poll"])):
+    for option, value, known in (("--service", service, list(Service)), ("--capture", capture, CAPTURES)):
         if value is not None and value not in known:
             raise ConfigError(field=option, cause=f"{value!r} is not known", allowed=", ".join(known))
     there = given.file is not None or Path(DEFAULT_FILE).exists()

@@ -3,9 +3,10 @@
 from .checks import script
 from .collect import check
 from .findings import Finding, Severity
-from .role_sql import Service, requested, role_script
+from .role_sql import CAPTURES, Service, requested, role_script
 
 __all__ = [
+    "CAPTURES",
     "Finding",
     "Service",
     "Severity",

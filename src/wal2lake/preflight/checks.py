@@ -175,13 +175,16 @@ def judge_publishing(group: str, owners: Collection[str], tables: Sequence[Table
 
 
 def judge_partitions_to_come(places: Iterable[UnreadableLater], role: str) -> Iterator[Finding]:
-    """Partitions that an owner will add: can they be read? `role` is quoted."""
+    """Partitions that an owner will add: can they be read, and get triggers? `role` is quoted."""
+    why = {
+        "SELECT": "can't be read by the role, so that they could not be copied",
+        "TRIGGER": "can't get triggers from the role, so that their changes could not be captured",
+    }
     for place in places:
-        schema, owner = identifier(place.schema), identifier(place.owner)
+        schema, owner, given = identifier(place.schema), identifier(place.owner), place.privilege
         yield Finding(
-            f"partitions of {place.table}", Severity.WARNS,
-            f"those that {place.owner} will add can't be read by the role, so that they could not be copied",
-            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} IN SCHEMA {schema} GRANT SELECT ON TABLES TO {role};",
+            f"partitions of {place.table}", Severity.WARNS, f"those that {place.owner} will add {why[place.privilege]}",
+            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} IN SCHEMA {schema} GRANT {given} ON TABLES TO {role};",
             sql=True, in_script=True,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ from ..source.tables import (
     select_tables,
     unreadable_later,
 )
-from ..source.triggers import has_buffers, lane_info, trigger_conditions, trigger_obstacles
+from ..source.triggers import lacking_rights, lane_info, trigger_conditions, trigger_obstacles
 from ..state import GroupSpec, TableSpec, open_store
 from .checks import (
     STATE_SCHEMA,
@@ -81,11 +81,13 @@ from .findings import Finding, GroupSlot, LakeFacts, Severity
 from .lanes import judge_choice
 from .plugin import judge_numbers, judge_plugin, look_at_plugin
 from .role_sql import dba_publication
-from .triggers import judge_owners, judge_triggers
+from .triggers import judge_rights, judge_triggers
 
 __all__ = ["Finding", "Severity", "check"]
 
 _ORDER = list(Severity)
+_NEEDED = {False: ("SELECT",), True: ("SELECT", "TRIGGER")}
+"""what the role needs on each table, by whether it is captured by triggers"""
 
 
 def check(config: Config) -> tuple[Finding, ...]:
@@ -146,16 +148,18 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
     for group, oids in matched:
         owners = set()
         for heap in measured_heaps(conn, oids):
-            # A publication of another owner needs no ownership of the tables.
-            judged = heap if group.publication is None else replace(heap, owned=True)
+            # A publication of another owner needs no ownership of the tables; triggers need other privileges.
+            judged = heap if group.publication is None and not group.triggers else replace(heap, owned=True)
             table_findings += judge_heap(judged, server)
             owners |= set() if judged.owned else {heap.owner}
             size += heap.bytes
         table_findings += _check_publishing(conn, config, group, oids, owners)
         # What it needs to publish is judged once it has the rights of their owners, or a DBA has published them.
         publishing += [group] if group.publication is None and not owners else []
-        table_findings += judge_partitions_to_come(unreadable_later(conn, oids), identifier(server.role))
-        table_findings += (_check_triggers if group.triggers else _check_updates)(conn, config, group, oids)
+        table_findings += judge_partitions_to_come(
+            unreadable_later(conn, oids, _NEEDED[group.triggers]), identifier(server.role)
+        )
+        table_findings += _check_capture(conn, config, group, oids, choices)
         table_findings += _check_columns(conn, config, group, oids, None if group.triggers else plugin)
     findings += _check_role(conn, config, publishing, server, reads_wal)
     wanted = [oid for _, oids in matched for oid in oids]
@@ -197,15 +201,25 @@ def _check_role(
     to_make = [f"publication {name}" for name in publications if ("PUBLICATION", name) not in names]
     if config.state.dsn is None and ("SCHEMA", "wal2lake") not in names:
         to_make.append(STATE_SCHEMA)
-    if any(group.triggers for group in groups) and not has_buffers(conn):
-        to_make.append("schema wal2lake_changes")
     yield from judge_role(server, identifier(server.role), identifier(server.database), own, to_make, reads_wal)
+
+
+def _check_capture(
+    conn: Connection, config: Config, group: GroupConfig, oids: list[int], choices: Sequence[Choice]
+) -> Iterator[Finding]:
+    if group.triggers:
+        yield from _check_triggers(conn, config, group, oids)
+        return
+    yield from _check_updates(conn, config, group, oids)
+    if any(choice.group is group and choice.chosen and choice.obstacles for choice in choices):
+        yield from judge_rights(lacking_rights(conn, oids), instead=True)
 
 
 def _check_triggers(conn: Connection, config: Config, group: GroupConfig, oids: Sequence[int]) -> Iterator[Finding]:
     lane = Installation.of(config.changelog_path).slot(group.name)
     found = trigger_conditions(conn, lane, oids) if lane is not None else {}
     obstacles = trigger_obstacles(conn, oids)
+    yield from judge_rights(lacking_rights(conn, oids))
     for oid, table in catalog_tables(conn, oids).items():
         yield from judge_triggers(table.id, found.get(oid), obstacles.get(oid))
 
@@ -300,9 +314,7 @@ def _check_publishing(
     conn: Connection, config: Config, group: GroupConfig, oids: list[int], owners: set[str]
 ) -> Iterator[Finding]:
     """What a DBA can publish in the place of a role that does not own the tables."""
-    if owners and group.triggers:
-        yield from judge_owners(group.name, owners)
-    elif owners:
+    if owners:
         refused = refused_heaps(conn, oids)
         tables = [
             table.id for oid, table in catalog_tables(conn, oids).items()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 from ..quoting import toml
 from ..schema import TableId
-from ..source.triggers import Condition
+from ..source.triggers import Condition, Lacking
 from .findings import Finding, Severity
 
 
@@ -34,10 +34,12 @@ def judge_triggers(table: TableId, condition: Condition | None, obstacle: str | 
         )  # fmt: skip
 
 
-def judge_owners(group: str, owners: Collection[str]) -> Iterator[Finding]:
-    """Tables of others, on which triggers can't be installed so that they always fire."""
-    yield Finding(
-        f"group {group}", Severity.BLOCKS,
-        f"has tables of {' and '.join(sorted(owners))}: only an owner can install triggers that always fire",
-        'name tables of the role in tables, or set capture = "wal" with a publication made by a DBA',
-    )  # fmt: skip
+def judge_rights(lacking: Iterable[Lacking], instead: bool = False) -> Iterator[Finding]:
+    """What the role lacks to install triggers that always fire, or to keep their buffers.
+
+    `instead`: the WAL can't be read, and the group would be captured by triggers.
+    """
+    level = Severity.NOTES if instead else Severity.BLOCKS
+    for one in lacking:
+        rest = "; so its group can't be captured by triggers while the WAL can't be read" if instead else ""
+        yield Finding(one.object, level, one.consequence + rest, one.fix, sql=one.sql)

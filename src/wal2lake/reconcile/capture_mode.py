@@ -25,7 +25,7 @@ class Choice:
     group: GroupConfig
     """with a capture mode that is not "auto" """
     obstacles: tuple[str, ...] = ()
-    """to the WAL, if triggers were chosen because of them"""
+    """to the WAL"""
     chosen: bool = False
     """whether the mode was chosen, and may change"""
 
@@ -43,7 +43,7 @@ def choose(group: GroupConfig, changelog: ChangeLog, source: SourceDatabase) -> 
 
 
 def _judge(group: GroupConfig, changelog: ChangeLog, source: SourceDatabase) -> tuple[bool, tuple[str, ...]]:
-    if group.leafwise or group.publication is not None:
+    if group.leafwise:
         return False, ()
     if changelog.by_triggers:
         return True, source.wal_obstacles()

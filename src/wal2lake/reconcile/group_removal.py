@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 MakeSource = Callable[[GroupConfig], SourceDatabase]
 
 
-def drop_group(store: StateStore, make_source: MakeSource, logs: LogStorage, group: GroupConfig) -> None:
+def drop_group(
+    store: StateStore, make_source: MakeSource, logs: LogStorage, group: GroupConfig, wholly: bool = False
+) -> None:
     """Drop a group's slot, publications and change log. Its lake tables stay. Raises GroupHeld.
 
-    A slot and publications of the same name that belong to another installation stay.
+    A slot and publications of the same name that belong to another installation stay. `wholly`: also what groups share.
     """
     lease = store.lease(group.name)
     lease.take()
@@ -34,6 +36,8 @@ def drop_group(store: StateStore, make_source: MakeSource, logs: LogStorage, gro
             source.drop_slot()
         try:
             source.drop_publication()
+            if wholly:
+                source.drop_place()
         except OtherInstallation as error:
             log.info("%s: it stays", error)
         changelog.remove()

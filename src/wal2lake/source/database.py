@@ -25,7 +25,7 @@ from .sessions.locking import PATIENT, Patience, blocked, retried
 from .sessions.server import mark, server_facts, wal_written
 from .tables import catalog, matching, selection
 from .tables.facts import changes_counted, refused_heaps
-from .triggers import drop_lane, may_install
+from .triggers import drop_lane, drop_place, may_install
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -237,6 +237,9 @@ class Source:
         """Drop the group's own publications, not a named one; and its triggers, of whichever time they are."""
         self._drop_lane()
         self.drop_publications()
+
+    def drop_place(self) -> None:
+        self._ask(drop_place)
 
     def drop_publications(self) -> None:
         for name in self._publications:

@@ -349,6 +349,9 @@ class SourceDatabase(Protocol):
         """Drop the group's own publications; not a named one. Raises SourceBusy if another session is altering one, or
         dropping one of its tables."""
 
+    def drop_place(self) -> None:
+        """Drop the schema of the buffers, if it is there and no group has buffers in it: a DBA may have made it."""
+
     def wal_obstacles(self) -> tuple[str, ...]:
         """Why no slot of the group could be made and streamed; empty: nothing is known that blocks it."""
 

@@ -9,18 +9,20 @@ because it takes for ended who has written a commit record and waits for a synch
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from .. import faults
 from ..config import Config, GroupConfig
 from ..errors import SourceRefused
 from ..position import Lsn
+from ..schema import TableSchema
 from ..visibility import PgSnapshot, Visibility
 from .database import Source
 from .ports import Crossed
 from .publishing import slot
 from .sessions.connect import Connection, connect, explained
 from .sessions.locking import Patience
+from .tables import published_selection
 from .triggers import Condition, trigger_conditions, unread
 
 
@@ -44,9 +46,11 @@ class WalCrossing:
 
     def begin(self, oids: Collection[int], patience: Patience) -> None:
         self.undo()
-        refused = self._wal.publish(self._wal.describe(sorted(oids)))
-        if refused:
+        schemas = self._wal.describe(sorted(oids))
+        if refused := self._wal.publish(schemas):
             raise next(iter(refused.values()))
+        if self._unpublished(schemas):
+            raise _changed("a table is not published")
         faults.reached(faults.CROSSING_PUBLISHED)
         source = self._config.source
         with slot.create(
@@ -81,10 +85,17 @@ class WalCrossing:
         if frozenset(oids) != self._published:
             raise _changed("the tables of the group have changed")
         schemas = self._wal.describe(sorted(oids))
-        if len(schemas) != len(self._published) or self._wal.unpublished(schemas):
+        if len(schemas) != len(self._published) or self._unpublished(schemas):
             raise _changed("a table was dropped, or is not published any more")
         if self._wal.updates_refused(schemas):
             raise _changed("a table has lost its replica identity")
+
+    def _unpublished(self, schemas: Sequence[TableSchema]) -> Collection[int]:
+        """Tables that the stream would not have. A publication that the group names is another's to change."""
+        if self._group.publication is None:
+            return self._wal.unpublished(schemas)
+        with connect(self._config.source, self._group.name) as conn:
+            return {schema.oid for schema in schemas} - set(published_selection(conn, self._group).tables)
 
     def _seen(self, conn: Connection, token: str) -> str | None:
         """A snapshot that sees all below X, and of which all rows are in the change log."""

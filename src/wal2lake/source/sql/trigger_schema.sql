@@ -1,5 +1,4 @@
 -- Where triggers put what they capture. A lane is a group's; a buffer belongs to one table and one form of its columns.
-CREATE SCHEMA IF NOT EXISTS wal2lake_changes;
 CREATE TABLE IF NOT EXISTS wal2lake_changes.lanes (
     lane text PRIMARY KEY,
     mark text,

@@ -123,19 +123,25 @@ def read_grants(heap: HeapFacts, role: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class UnreadableLater:
-    """An owner of partitioned tables in a schema: the role could not read partitions that the owner adds there."""
+    """An owner of partitioned tables in a schema: the role would lack a privilege on partitions that it adds there."""
 
     schema: str
     owner: str
     table: TableId
     """one of the tables"""
+    privilege: str = "SELECT"
 
 
-def unreadable_later(conn: Connection, oids: Collection[int]) -> tuple[UnreadableLater, ...]:
+def unreadable_later(
+    conn: Connection, oids: Collection[int], privileges: Sequence[str] = ("SELECT",)
+) -> tuple[UnreadableLater, ...]:
     """Where default privileges are missing for the partitions of tables."""
-    with explained("reading", "the default privileges"):
-        rows = conn.execute(query("default_grants"), {"oids": list(oids)}).fetchall()
-    return tuple(UnreadableLater(schema, owner, TableId(schema, name)) for schema, owner, name in rows)
+    found = []
+    for privilege in privileges:
+        with explained("reading", "the default privileges"):
+            rows = conn.execute(query("default_grants"), {"oids": list(oids), "privilege": privilege}).fetchall()
+        found += [UnreadableLater(schema, owner, TableId(schema, name), privilege) for schema, owner, name in rows]
+    return tuple(found)
 
 
 INHERIT_OPTION_SINCE = 160000

@@ -1,20 +1,24 @@
 """Capture by statement-level triggers: what is installed, and how the buffers that they fill are read."""
 
 from .draining import unread
-from .installing import Condition, drop_lane, may_install, tidy
+from .installing import Condition, drop_lane, drop_place, lacking_rights, may_install, tidy
 from .installing import conditions as trigger_conditions
-from .installing import exists as has_buffers
 from .installing import obstacles as trigger_obstacles
 from .lane import buffered_types
 from .lane import info as lane_info
+from .rights import Lacking, create_enabling, create_place
 from .stream import TriggerStream
 
 __all__ = [
     "Condition",
+    "Lacking",
     "TriggerStream",
     "buffered_types",
+    "create_enabling",
+    "create_place",
     "drop_lane",
-    "has_buffers",
+    "drop_place",
+    "lacking_rights",
     "lane_info",
     "may_install",
     "tidy",

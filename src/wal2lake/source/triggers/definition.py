@@ -52,8 +52,16 @@ class BufferColumn:
         return [self.name, self.type_oid, self.typmod, self.type_name, self.output]
 
     def text(self, value: str) -> str:
-        """PostgreSQL's text of a value: a cast to text is another one for some types."""
+        """PostgreSQL's text of a value that is kept in its own type: a cast to text is another one for some types."""
         return f"textin({self.output}({value}))"
+
+    def kept(self, value: str) -> str:
+        """What a buffer keeps of a value.
+
+        The output function of a user's type is not called by name: without a privilege on its schema the writer of the
+        table would fail.
+        """
+        return f"CASE num_nulls({value}) WHEN 0 THEN format('%s', {value}) END" if self.as_text else value
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ class Installation:
             settings += "".join(f" SET {name} = {literal(session.SETTINGS[name])}" for name in _PINNED)
         text = query("trigger_function").decode()
         own = [(column, f"n.{identifier(column.name)}") for column in columns]
-        values = "".join(f"{column.text(name) if column.as_text else name}, " for column, name in own)
+        values = "".join(f"{column.kept(name)}, " for column, name in own)
         return text.format(
             function=self.function,
             buffer=self.buffer.name,

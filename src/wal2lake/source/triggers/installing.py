@@ -19,7 +19,9 @@ from ...quoting import identifier, toml
 from ...schema import TableSchema
 from ..sessions.connect import Connection, explained, query
 from ..sessions.locking import retried, wait_briefly
+from . import rights
 from .definition import OPERATIONS, SCHEMA, Attribute, Buffer, BufferColumn, Installation
+from .rights import ENABLE, Lacking
 
 
 class Condition(StrEnum):
@@ -81,24 +83,30 @@ def exists(conn: Connection) -> bool:
 
 
 def may_install(conn: Connection, oids: Collection[int]) -> bool:
-    """Whether the role owns these tables, and may have the schema of the buffers."""
-    with explained("reading", "the privileges of the role"):
-        row = conn.execute(
-            "SELECT (has_database_privilege(current_database(), 'CREATE') OR EXISTS ("
-            "  SELECT FROM pg_namespace WHERE nspname = 'wal2lake_changes' AND pg_has_role(nspowner, 'USAGE')))"
-            " AND NOT EXISTS (SELECT FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE'))",
-            [list(oids)],
-        ).fetchone()
-    return bool(row and row[0])
+    """Whether the role can have triggers that always fire on these tables and their partitions."""
+    return not lacking_rights(conn, oids)
+
+
+def lacking_rights(conn: Connection, oids: Collection[int]) -> list[Lacking]:
+    """What the role lacks for that; each statement once."""
+    role = identifier(conn.info.user)
+    parts = [part.oid for part in parts_of(conn, oids) if not part.foreign]
+    found = [*rights.lacking_place(conn, role), *rights.lacking(conn, parts, role)]
+    return list({one.fix: one for one in found}.values())
 
 
 def prepare(conn: Connection) -> None:
-    """Make the schema of the buffers, unless it is there."""
-    if not exists(conn):
-        with explained("creating", f"schema {SCHEMA}"), conn.transaction():
-            # Two groups may begin at once.
-            conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
-            conn.execute(query("trigger_schema"))
+    """Make what the buffers need in the schema, and the schema, unless they are there."""
+    if exists(conn):
+        return
+    with explained("creating", f"schema {SCHEMA}"), conn.transaction():
+        # Two groups may begin at once.
+        conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
+        for one in rights.lacking_place(conn, identifier(conn.info.user)):
+            raise _refused(SCHEMA, [one])
+        if rights.place(conn).owner is None:
+            conn.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        conn.execute(query("trigger_schema"))
 
 
 def conditions(conn: Connection, lane: str, oids: Collection[int]) -> dict[int, Condition]:
@@ -193,22 +201,49 @@ def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[P
             _create(conn, lane, made, latest)
         planned = _planned(conn, parts, present, {schema.oid: made} if made else {})[schema.oid]
         installed = _installed(conn, [one.relid for one in planned])
+        owned = rights.owned(conn, [one.relid for one in planned])
+        if found := rights.lacking(conn, [one.relid for one in planned], identifier(conn.info.user)):
+            raise _refused(str(schema.id), found)
         before = {relid for relid, (_, triggers, _) in installed.items() if triggers}
         for one in planned:
             source, triggers, always = installed.get(one.relid, ("", (), True))
+            if set(triggers) - set(one.triggers):
+                # Only an owner of the table can drop a trigger; the function is ours, and its triggers go with it.
+                conn.execute(f"DROP FUNCTION {one.function}() CASCADE".encode())
+                source, triggers = "", ()
             if source != one.source:
                 conn.execute(one.create_function.encode())
                 conn.execute(f"REVOKE ALL ON FUNCTION {one.function}() FROM PUBLIC".encode())
-            for name in set(triggers) - set(one.triggers):
-                conn.execute(f"DROP TRIGGER {identifier(name)} ON {one.table}".encode())
-            for name, statement in one.triggers.items():
-                if name not in triggers:
-                    conn.execute(statement.encode())
-                if name not in triggers or not always:
-                    conn.execute(f"ALTER TABLE {one.table} ENABLE ALWAYS TRIGGER {name}".encode())
+            lacking = [statement for name, statement in one.triggers.items() if name not in triggers]
+            for statement in lacking:
+                conn.execute(statement.encode())
+            if lacking or not always:
+                _enable(conn, one, one.relid in owned)
             if before and one.relid not in before and one.part and _was_written(conn, one):
                 # Rows came into a partition, or went, before it had triggers.
                 conn.execute(f"INSERT INTO {one.buffer.name} (op) VALUES ('X')".encode())
+
+
+def _enable(conn: Connection, one: Installation, owned: bool) -> None:
+    if owned:
+        for name in one.triggers:
+            conn.execute(f"ALTER TABLE {one.table} ENABLE ALWAYS TRIGGER {name}".encode())
+        return
+    conn.execute(f"SELECT {SCHEMA}.enable_always(%s::oid)".encode(), [one.relid])
+    if not _installed(conn, [one.relid])[one.relid][2]:
+        role = identifier(conn.info.user)
+        raise SourceRefused(
+            operation="installing triggers on", object=one.table, cause=f"function {ENABLE} does not enable them",
+            remedy=rights.paste_enabling(role),
+        )  # fmt: skip
+
+
+def _refused(object: str, found: Sequence[Lacking]) -> SourceRefused:
+    """The cause is that of the first; the remedy has all statements."""
+    return SourceRefused(
+        operation="installing triggers on", object=object, cause=f"{found[0].object} {found[0].consequence}",
+        remedy=" ".join(dict.fromkeys(one.fix for one in found)),
+    )  # fmt: skip
 
 
 def _was_written(conn: Connection, one: Installation) -> bool:
@@ -322,6 +357,16 @@ def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, st
         row = conn.execute("SELECT count(*) FROM wal2lake_changes.lanes").fetchone()
         left = conn.execute("SELECT count(*) FROM wal2lake_changes.buffers").fetchone()
         if row == (0,) and left == (0,):
+            if rights.place(conn).kept:
+                conn.execute(f"DROP TABLE {SCHEMA}.lanes, {SCHEMA}.buffers".encode())
+            else:
+                conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
+
+
+def drop_place(conn: Connection) -> None:
+    """Drop the schema that a DBA made, with the DBA's function, unless a lane has anything in it."""
+    if rights.place(conn).owned and not exists(conn):
+        with explained("dropping", f"schema {SCHEMA}"):
             conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
 
 
