@@ -309,3 +309,42 @@ def test_wal_level_from_replica_to_logical_and_back_while_the_mirror_runs(
         assert told == [("TRIGGER", "WAL"), ("WAL", "TRIGGER")]
         mirrored.command("teardown", "--yes")
         assert set(counted(database).values()) == {0}
+
+
+def test_a_table_without_a_key_keeps_its_group_on_triggers_until_it_may_get_a_replica_identity(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    database.execute(
+        "CREATE TABLE counters (id int PRIMARY KEY, n int); INSERT INTO counters SELECT i, 0 FROM generate_series(1, 9) i;"
+        "CREATE TABLE lines (line text); INSERT INTO lines VALUES ('a'), ('a');"
+        "CREATE TABLE parted (k int, v text) PARTITION BY LIST (k); CREATE TABLE one PARTITION OF parted FOR VALUES IN (1);"
+        "INSERT INTO parted VALUES (1, 'a')"
+    )
+
+    def change() -> None:
+        database.execute("UPDATE counters SET n = n + 1; DELETE FROM lines; INSERT INTO lines VALUES ('b'), ('b')")
+        database.execute("UPDATE parted SET v = v || '.'")
+
+    def identities() -> str:
+        return str(database.value("SELECT string_agg(relreplident::text, '' ORDER BY relname) FROM pg_class"
+                                  " WHERE relname IN ('counters', 'lines', 'one', 'parted')"))  # fmt: skip
+
+    names = ("counters", "lines", "parted")
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=captured_by("trigger"))
+    mirrored.catches_up(*names)
+    mirrored.configure(groups=captured_by("auto"))
+    with mirrored.running():
+        change()
+        mirrored.becomes_equal(*names)
+    assert (by_triggers(database), identities()) == (True, "dddd")
+    mirrored.configure(groups=[{**captured_by("auto")[0], "auto_replica_identity": True}])
+    notes = [one.object for one in check(mirrored.config) if "before its group changes to the WAL" in one.consequence]
+    assert sorted(notes) == ["public.lines", "public.parted"]
+    with mirrored.running():
+        change()
+        crosses(mirrored)
+        assert identities() == "dffd"
+        change()
+        mirrored.becomes_equal(*names)
+    told = [entry.detail for entry in Mirror(mirrored.config).history("public.lines")]
+    assert told.count("replica identity of public.lines set to FULL") == 1

@@ -201,6 +201,9 @@ class ScriptedSource:
         found = self._state().publications.get(name)
         return found.tables if found is not None else frozenset()
 
+    def identify(self, oids: Collection[int]) -> Mapping[int, Sequence[str]]:
+        return {}
+
     def _unidentified(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         state = self._state()
         return frozenset(

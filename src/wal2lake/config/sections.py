@@ -192,6 +192,13 @@ class GroupConfig(_Section):
     flush_bytes: int = Field(
         64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of changes that trigger an earlier manifest."
     )
+    auto_replica_identity: bool = Field(
+        False,
+        description="Set the replica identity of tables, and of their partitions, on which PostgreSQL would refuse "
+        "UPDATE and DELETE: FULL where there is no key. Otherwise such tables are not captured from the WAL. The role "
+        "has to own them. What was set stays when a table is not mirrored any more.",
+        examples=[True],
+    )
     on_drop: OnDrop = Field(
         "drop", description="Columns that are dropped at the source: drop them too, or keep them and write NULL."
     )
@@ -296,6 +303,7 @@ class TableConfig(_Section):
         "needs no key. The table stops when PostgreSQL counts an update or delete.",
         examples=[True],
     )
+    auto_replica_identity: bool | None = Field(None, description="As in [[groups]], for this table.", examples=[True])
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
     on_partition_drop: OnPartitionDrop | None = Field(
         None, description="As in [[groups]], for this table.", examples=["keep"]

@@ -53,8 +53,9 @@ from ..source.tables import (
     select_tables,
     unreadable_later,
 )
-from ..source.triggers import lacking_rights, lane_info, trigger_conditions, trigger_obstacles
+from ..source.triggers import lane_info
 from ..state import GroupSpec, TableSpec, open_store
+from .capture import check_capture
 from .checks import (
     STATE_SCHEMA,
     judge_columns,
@@ -74,14 +75,12 @@ from .checks import (
     judge_settings,
     judge_slot,
     judge_types,
-    judge_updates,
     judge_wanted_twice,
 )
 from .findings import Finding, GroupSlot, LakeFacts, Severity
 from .lanes import judge_choice
 from .plugin import judge_numbers, judge_plugin, look_at_plugin
 from .role_sql import dba_publication
-from .triggers import judge_rights, judge_triggers
 
 __all__ = ["Finding", "Severity", "check"]
 
@@ -159,7 +158,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
         table_findings += judge_partitions_to_come(
             unreadable_later(conn, oids, _NEEDED[group.triggers]), identifier(server.role)
         )
-        table_findings += _check_capture(conn, config, group, oids, choices)
+        table_findings += check_capture(conn, config, group, oids, choices)
         table_findings += _check_columns(conn, config, group, oids, None if group.triggers else plugin)
     findings += _check_role(conn, config, publishing, server, reads_wal)
     wanted = [oid for _, oids in matched for oid in oids]
@@ -202,26 +201,6 @@ def _check_role(
     if config.state.dsn is None and ("SCHEMA", "wal2lake") not in names:
         to_make.append(STATE_SCHEMA)
     yield from judge_role(server, identifier(server.role), identifier(server.database), own, to_make, reads_wal)
-
-
-def _check_capture(
-    conn: Connection, config: Config, group: GroupConfig, oids: list[int], choices: Sequence[Choice]
-) -> Iterator[Finding]:
-    if group.triggers:
-        yield from _check_triggers(conn, config, group, oids)
-        return
-    yield from _check_updates(conn, config, group, oids)
-    if any(choice.group is group and choice.chosen and choice.obstacles for choice in choices):
-        yield from judge_rights(lacking_rights(conn, oids), instead=True)
-
-
-def _check_triggers(conn: Connection, config: Config, group: GroupConfig, oids: Sequence[int]) -> Iterator[Finding]:
-    lane = Installation.of(config.changelog_path).slot(group.name)
-    found = trigger_conditions(conn, lane, oids) if lane is not None else {}
-    obstacles = trigger_obstacles(conn, oids)
-    yield from judge_rights(lacking_rights(conn, oids))
-    for oid, table in catalog_tables(conn, oids).items():
-        yield from judge_triggers(table.id, found.get(oid), obstacles.get(oid))
 
 
 def _group_slot(
@@ -322,15 +301,6 @@ def _check_publishing(
         ]  # fmt: skip
         made = any(each.kind == "PUBLICATION" for each in own_objects(conn, [dba_publication(group.name)]))
         yield from judge_publishing(group.name, owners, sorted(tables), made)
-
-
-def _check_updates(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
-    """Tables whose updates PostgreSQL would refuse, unless updates are not published."""
-    tables = catalog_tables(conn, oids)
-    refused = refused_heaps(conn, oids)
-    for oid, table in tables.items():
-        if not settings_of(config.tables, table.id, table.above).append_only:
-            yield from judge_updates(table.id, refused.get(oid, ()), ours=group.publication is None)
 
 
 def _check_columns(

@@ -18,7 +18,7 @@ from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source import SourceDatabase
 from ..source.tables import identity_fix
-from ..state import StateStore, TableRecord, TableSpec
+from ..state import StateStore, TableRecord, TableSpec, identity_entries
 from ..state.lifecycle import Mode, TableState, new_table_needs_copy
 from .desired_tables import Naming, desired_oids, moves_in
 
@@ -87,6 +87,7 @@ class DesiredStateReader:
             self._note_problem(problem, {str(record.id) for record in records.values()}, strict)
         held = {record.oid: record.group for record in all_records}
         oids = desired_oids(self._group, matched, specs, held)
+        self._identify(oids)
         before = self._source.written()
         schemas, unfit = self._source.describe_each(oids)
         if strict and unfit:
@@ -115,6 +116,13 @@ class DesiredStateReader:
             dropped, self._source.mark() if fresh else ZERO, began, before, after, refused,
             self._elsewhere(all_records), lately,
         )  # fmt: skip
+
+    def _identify(self, oids: Sequence[int]) -> None:
+        """Before tables are described, so that they are not refused for what a setting allows to be changed."""
+        done = self._source.identify(oids)
+        if done:
+            names = self._source.names()
+            self._store.add_history(identity_entries(self._group, done, names, self._clock.now()))
 
     def _unmasked(
         self, mine: Sequence[TableSchema], known: Collection[int], all_records: Sequence[TableRecord], strict: bool

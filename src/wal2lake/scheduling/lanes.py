@@ -22,7 +22,7 @@ from ..executor import Executor
 from ..reconcile import TableRegistry, TableRuntime, choose
 from ..source import Crossing, SourceDatabase
 from ..source.sessions import Patience
-from ..state import HistoryEntry, StateStore
+from ..state import HistoryEntry, StateStore, identity_entries
 from ..state.lifecycle import Mode, TableState, mode_of
 from .background import BackgroundTasks
 
@@ -123,6 +123,9 @@ class Lanes:
 
     def _begin(self, oids: frozenset[int]) -> float | None:
         crossing = self._crossing = self._crossing or self._source.crossing()
+        if crossing is not None and (done := crossing.identify(oids)):
+            names = {table.schema.oid: table.schema.id for table in self._tables}
+            self._store.add_history(identity_entries(self._group.name, done, names, self._clock.now()))
         if crossing is None or (obstacles := crossing.obstacles(oids)):
             if crossing is not None:
                 log.debug("group %s stays with triggers: %s", self._group.name, "; ".join(obstacles))

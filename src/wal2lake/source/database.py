@@ -16,9 +16,10 @@ from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from .copies import copy_plan, copying, session_snapshot
+from .crossing import Crossing
 from .model import CopySource, SourceIdentity, Standing
-from .ports import Crossing, OpenSnapshot
-from .publishing import conditions, publication, slot
+from .ports import OpenSnapshot
+from .publishing import Identified, conditions, publication, replica_identity, slot
 from .publishing.slot import SlotInfo
 from .sessions.connect import Connection, alive, bounded, connect, explained, interrupt
 from .sessions.locking import PATIENT, Patience, blocked, retried
@@ -180,9 +181,9 @@ class Source:
             refused.clear()
             # In one transaction, so that a table that moves between the publications is always in one of them.
             with connection.transaction():
-                publication.ensure(connection, main, *_parts(rest), mark=mark, refused=refused)
+                publication.ensure(connection, main, *publication.parts(rest), mark=mark, refused=refused)
                 if appending or publication.exists(connection, append):
-                    parts = _parts(appending)
+                    parts = publication.parts(appending)
                     publication.ensure(connection, append, *parts, append=True, mark=mark, refused=refused)
 
         try:
@@ -204,10 +205,14 @@ class Source:
             (append, [schema for schema in schemas if self.append_only(schema)]),
         ):
             if some:
-                self._ask(lambda c, name=name, some=some: publication.renew(c, name, *_parts(some)))  # type: ignore[misc]
+                self._ask(lambda c, name=name, some=some: publication.renew(c, name, *publication.parts(some)))  # type: ignore[misc]
 
     def append_only(self, schema: TableSchema) -> bool:
         return settings_of(self._settings, schema.id, schema.settings_from).append_only
+
+    def identify(self, oids: Collection[int]) -> Identified:
+        """Set the replica identities of tables whose settings say so, where the role owns them."""
+        return self._ask(lambda c: replica_identity.identify(c, oids, self._settings, self._interrupted.is_set))
 
     def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         """The tables whose updates and deletes PostgreSQL refuses while they are published; waits for no lock."""
@@ -382,12 +387,6 @@ class Source:
             except ConnectionFailed:
                 self._hang_up()
                 raise
-
-
-def _parts(schemas: Sequence[TableSchema]) -> tuple[list[tuple[int, TableId]], list[TableSchema]]:
-    """Tables that are published completely, and those with a row filter or column list."""
-    narrowed = [schema for schema in schemas if schema.where is not None or schema.only]
-    return [(schema.oid, schema.id) for schema in schemas if schema not in narrowed], narrowed
 
 
 def _one(connection: Connection, question: LiteralString, values: Sequence[Any] = ()) -> Any:

@@ -22,8 +22,9 @@ from ..position import Lsn
 from ..retry import CAPTURE, Backoff
 from ..schema import Bounds, Membership, TableId, TableSchema
 from ..types import PgType
-from ..visibility import Visibility
+from .crossing import Crossing
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
+from .publishing.replica_identity import Identified
 from .publishing.slot import SlotInfo
 from .sessions.locking import PATIENT, Patience
 from .sessions.server import ServerFacts
@@ -123,45 +124,6 @@ class ChangeSource(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-
-
-@dataclass(frozen=True)
-class Crossed:
-    """Where the stream of a slot takes over from triggers."""
-
-    seen: Visibility
-    """what triggers have captured, and the boundary up to which the stream is compared with it"""
-    appends: Lsn | None
-    """from where on the slot has the publication of append-only tables; None: there is none"""
-
-
-class Crossing(Protocol):
-    """The steps from triggers to the stream of a slot. Until the log says that it is crossed, `undo` is enough.
-
-    begin    tables are published, the slot is made; all transactions that ran then have a number below X
-    ready    all below X have ended, and triggers have captured them
-    finish   while nothing is being captured: the position and the snapshot at which the stream takes over
-    """
-
-    def obstacles(self, oids: Collection[int]) -> tuple[str, ...]:
-        """What has to change first, at the server or at a table."""
-
-    def begin(self, oids: Collection[int], patience: Patience) -> None:
-        """Publish the tables and make the slot. Raises SourceBusy if the wait for open transactions is stopped."""
-
-    def ready(self, oids: Collection[int], token: str) -> bool:
-        """Whether `finish` would succeed. Raises SourceRefused if the tables can't be crossed any more.
-
-        `token`: the snapshot of the last durable drain.
-        """
-
-    def finish(self, oids: Collection[int], token: str) -> Crossed | None:
-        """None if rows are left that the last durable drain does not have."""
-
-    def undo(self) -> None:
-        """Drop the slot and the publications."""
-
-    def close(self) -> None: ...
 
 
 class ControlSession(Protocol):
@@ -332,6 +294,9 @@ class SourceDatabase(Protocol):
 
     def renew(self, schemas: Sequence[TableSchema]) -> None:
         """Publish published tables again. Raises SourceBusy if they are locked."""
+
+    def identify(self, oids: Collection[int]) -> Identified:
+        """Set the replica identities of tables whose settings say so, and that PostgreSQL would refuse to update."""
 
     def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         """The tables whose updates and deletes PostgreSQL refuses while they are published."""

@@ -13,6 +13,7 @@ from .catalog_reader import PostgresCatalog
 from .copies.session_snapshot import SessionSnapshot
 from .database import LOCKED_SECONDS, Source
 from .model import Standing
+from .publishing import Identified
 from .publishing.slot import SlotInfo
 from .sessions.connect import Connection
 from .sessions.locking import PATIENT, Patience, blocked
@@ -67,6 +68,10 @@ class TriggerSource(Source):
 
     def renew(self, schemas: Sequence[TableSchema]) -> None:
         """Triggers see what is written from their creation on."""
+
+    def identify(self, oids: Collection[int]) -> Identified:  # noqa: ARG002 - the contract
+        """Whole rows need none."""
+        return {}
 
     def updates_refused(self, schemas: Sequence[TableSchema]) -> frozenset[int]:  # noqa: ARG002 - the contract
         return frozenset()

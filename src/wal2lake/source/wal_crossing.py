@@ -17,9 +17,9 @@ from ..errors import SourceRefused
 from ..position import Lsn
 from ..schema import TableSchema
 from ..visibility import PgSnapshot, Visibility
+from .crossing import Crossed
 from .database import Source
-from .ports import Crossed
-from .publishing import slot
+from .publishing import Identified, slot
 from .sessions.connect import Connection, connect, explained
 from .sessions.locking import Patience
 from .tables import published_selection
@@ -43,6 +43,9 @@ class WalCrossing:
         schemas = self._wal.describe(sorted(oids))
         refused = self._wal.updates_refused(schemas)
         return tuple(f"{schema.id} has no replica identity" for schema in schemas if schema.oid in refused)
+
+    def identify(self, oids: Collection[int]) -> Identified:
+        return {} if self._wal.wal_obstacles() else self._wal.identify(oids)
 
     def begin(self, oids: Collection[int], patience: Patience) -> None:
         self.undo()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .ports import Lease, Listener, StateStore
-from .records import GroupRecord, GroupSpec, HistoryEntry, TableRecord, TableSpec
+from .records import GroupRecord, GroupSpec, HistoryEntry, TableRecord, TableSpec, identity_entries
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GroupRecord", "GroupSpec", "HistoryEntry", "Lease", "Listener", "StateStore", "TableRecord", "TableSpec",
-    "open_store",
+    "identity_entries", "open_store",
 ]  # fmt: skip
 
 

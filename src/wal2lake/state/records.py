@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -131,3 +131,13 @@ class HistoryEntry:
     after: str | None = None
     detail: str | None = None
     """the error, or the command"""
+
+
+def identity_entries(
+    group: str, done: Mapping[int, Sequence[str]], names: Mapping[int, TableId], at: datetime
+) -> list[HistoryEntry]:
+    """Replica identities that were set, each as an event of the mirrored table."""
+    return [
+        HistoryEntry(group, oid, names[oid], at, "auto_replica_identity", detail=what)
+        for oid, some in done.items() if oid in names for what in some
+    ]  # fmt: skip

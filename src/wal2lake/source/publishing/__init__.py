@@ -20,6 +20,7 @@ from .publication import (
 from .publication import (
     used_by as publication_used_by,
 )
+from .replica_identity import Identified, is_identified
 from .slot import (
     SlotInfo,
     slot_name,
@@ -34,12 +35,14 @@ from .timeline import left_at as timeline_left_at
 from .timeline import left_at_through_sql as timeline_left_at_through_sql
 
 __all__ = [
+    "Identified",
     "PluginTrial",
     "SlotInfo",
     "append_name",
     "drop_publication",
     "drop_slot",
     "filter_columns",
+    "is_identified",
     "publication_exists",
     "publication_name",
     "publication_used_by",

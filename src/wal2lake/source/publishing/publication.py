@@ -62,6 +62,12 @@ def used_by(group: GroupConfig) -> str:
     return group.publication or publication_name(group.name)
 
 
+def parts(schemas: Sequence[TableSchema]) -> tuple[list[tuple[int, TableId]], list[TableSchema]]:
+    """Tables that are published completely, and those with a row filter or column list."""
+    narrowed = [schema for schema in schemas if schema.where is not None or schema.only]
+    return [(schema.oid, schema.id) for schema in schemas if schema not in narrowed], narrowed
+
+
 def ensure(
     conn: Connection, name: str, tables: Collection[tuple[int, TableId]], narrowed: Sequence[TableSchema] = (), *,
     append: bool = False, mark: str | None = None, refused: dict[int, Wal2LakeError] | None = None,

@@ -2,7 +2,7 @@
 -- identity, and those whose row filter or column list in a publication does not fit it. Takes no lock on them.
 -- Foreign tables among the partitions are never published.
 WITH RECURSIVE {partition_tree}, heap AS (
-    SELECT t.root, c.oid, c.relnamespace, c.relname, c.relreplident,
+    SELECT t.root, c.oid, c.relnamespace, c.relname, c.relowner, c.relreplident,
            -- The index that RelationGetReplicaIndex finds.
            (SELECT i.indkey::int2[] FROM pg_index i
             WHERE i.indrelid = c.oid AND i.indislive AND i.indisvalid AND i.indisunique AND i.indimmediate
@@ -29,7 +29,8 @@ WITH RECURSIVE {partition_tree}, heap AS (
 SELECT j.root::int8, n.nspname::text, j.relname::text, j.relreplident::text, j.primary_key, j.unidentified,
        coalesce(j.outside, '{}'), j.listed,
        ARRAY(SELECT a.attname::text FROM unnest(j.key) WITH ORDINALITY AS k (attnum, position)
-             JOIN pg_attribute a ON a.attrelid = j.oid AND a.attnum = k.attnum ORDER BY k.position)
+             JOIN pg_attribute a ON a.attrelid = j.oid AND a.attnum = k.attnum ORDER BY k.position),
+       pg_has_role(j.relowner, 'USAGE')
 FROM judged j
 JOIN pg_namespace n ON n.oid = j.relnamespace
 WHERE j.unidentified OR j.outside IS NOT NULL OR (j.listed AND j.relreplident = 'f')

@@ -174,6 +174,8 @@ class RefusedHeap:
     """whether it has a column list, which replica identity FULL does not allow, even with all columns"""
     key: Sequence[str] = ()
     """the columns of its replica identity"""
+    owned: bool = False
+    """whether the role may change that"""
 
     @property
     def why(self) -> str:
@@ -192,8 +194,13 @@ class RefusedHeap:
         name = quoted(self.id.schema, self.id.name)
         if self.filtered_by and self.listed:
             return index_fix(self.id, [*self.key, *self.filtered_by])
+        return f"ALTER TABLE {name} REPLICA IDENTITY {self.needs};"
+
+    @property
+    def needs(self) -> str:
+        """The replica identity that it needs, unless it has a row filter and a column list."""
         default = self.identity is ReplicaIdentity.FULL or (self.primary_key and self.unidentified)
-        return f"ALTER TABLE {name} REPLICA IDENTITY {'DEFAULT' if default else 'FULL'};"
+        return "DEFAULT" if default else "FULL"
 
 
 def index_fix(table: TableId, columns: Sequence[str]) -> str:

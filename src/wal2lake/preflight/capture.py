@@ -1,0 +1,61 @@
+"""What the tables of a group need to be captured in its mode: facts of the source, and their judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..config import Config, GroupConfig, settings_of
+from ..installation import Installation
+from ..reconcile import Choice
+from ..source import Connection
+from ..source.publishing import is_identified
+from ..source.tables import catalog_tables, refused_heaps
+from ..source.triggers import lacking_rights, trigger_conditions, trigger_obstacles
+from .checks import judge_updates
+from .findings import Finding
+from .identities import judge_identities, may_identify
+from .triggers import judge_rights, judge_triggers
+
+
+def check_capture(
+    conn: Connection, config: Config, group: GroupConfig, oids: list[int], choices: Sequence[Choice]
+) -> Iterator[Finding]:
+    """Findings of a group. `choices`: the modes of all groups, chosen or configured."""
+    chosen = [choice for choice in choices if choice.group is group and choice.chosen]
+    if group.triggers:
+        yield from _check_triggers(conn, config, group, oids)
+        if chosen:
+            yield from _check_identities(conn, config, group, oids)
+        return
+    yield from _check_updates(conn, config, group, oids)
+    if any(choice.obstacles for choice in chosen):
+        yield from judge_rights(lacking_rights(conn, oids), instead=True)
+
+
+def _check_triggers(conn: Connection, config: Config, group: GroupConfig, oids: Sequence[int]) -> Iterator[Finding]:
+    lane = Installation.of(config.changelog_path).slot(group.name)
+    found = trigger_conditions(conn, lane, oids) if lane is not None else {}
+    obstacles = trigger_obstacles(conn, oids)
+    yield from judge_rights(lacking_rights(conn, oids))
+    for oid, table in catalog_tables(conn, oids).items():
+        yield from judge_triggers(table.id, found.get(oid), obstacles.get(oid))
+
+
+def _check_updates(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
+    """Tables whose updates PostgreSQL would refuse, unless updates are not published."""
+    tables = catalog_tables(conn, oids)
+    refused = refused_heaps(conn, oids)
+    for oid, table in tables.items():
+        heaps = refused.get(oid, ())
+        if is_identified(table, config.tables_of(group)) and may_identify(heaps):
+            yield from judge_identities(table.id, heaps)
+        elif not settings_of(config.tables, table.id, table.above).append_only:
+            yield from judge_updates(table.id, heaps, ours=group.publication is None)
+
+
+def _check_identities(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
+    """Replica identities that are set when triggers capture and the WAL can be used."""
+    refused = refused_heaps(conn, oids)
+    for oid, table in catalog_tables(conn, oids).items():
+        if is_identified(table, config.tables_of(group)) and may_identify(refused.get(oid, ())):
+            yield from judge_identities(table.id, refused[oid], crossing=True)
