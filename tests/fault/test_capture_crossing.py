@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -348,3 +349,49 @@ def test_a_table_without_a_key_keeps_its_group_on_triggers_until_it_may_get_a_re
         mirrored.becomes_equal(*names)
     told = [entry.detail for entry in Mirror(mirrored.config).history("public.lines")]
     assert told.count("replica identity of public.lines set to FULL") == 1
+
+
+@pytest.mark.parametrize("changes", ["", "UPDATE counters SET n = n + 1; INSERT INTO journal VALUES (1, 'before')"])
+def test_a_run_that_ends_when_it_has_caught_up_changes_to_the_wal(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, changes: str
+) -> None:
+    """It does not wait for the next look, and a second one finds nothing left to do."""
+    for name in ("LOOK_SECONDS", "AGAIN_SECONDS", "CLEAR_SECONDS"):
+        monkeypatch.setattr(f"wal2lake.scheduling.lanes.{name}", 3600.0)
+    database = mirrored.database
+    before = copies(mirrored)
+    database.execute(changes)
+    mirrored.catches_up(*TABLES)
+    assert by_wal(database), counted(database)
+    database.execute("UPDATE counters SET n = n + 1; DELETE FROM journal WHERE n = 1")
+    mirrored.catches_up(*TABLES)
+    assert copies(mirrored) == before
+    assert mirrored.group().capture == "auto"
+
+
+def test_a_run_that_ends_when_it_has_caught_up_undoes_a_change_that_takes_too_long(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = mirrored.database
+    mirrored.configure(source={"transition_timeout": 3.0})
+    holding = database.connect(autocommit=False)
+    holding.execute("INSERT INTO journal VALUES (0, 'held')")
+    database.execute("UPDATE counters SET n = n + 1; INSERT INTO journal VALUES (1, 'before')")
+    mirrored.catches_up(*TABLES)
+    assert caplog.text.count("tries the WAL again later") == 1
+    assert by_triggers(database), counted(database)
+    holding.commit()
+    mirrored.catches_up(*TABLES)
+    assert by_wal(database), counted(database)
+
+
+def test_a_run_that_ends_when_it_has_caught_up_does_not_wait_for_what_blocks_the_change(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = mirrored.database
+    database.execute("ALTER TABLE counters REPLICA IDENTITY NOTHING; UPDATE counters SET n = n + 1")
+    began = time.monotonic()
+    mirrored.catches_up(*TABLES)
+    assert time.monotonic() - began < 60 < mirrored.config.source.transition_timeout
+    assert by_triggers(database), counted(database)
+    assert "begins to change" not in caplog.text

@@ -155,7 +155,7 @@ class GroupLoop:
             while not stop.is_set():
                 self._wake.clear()
                 self._step()
-                if self._lanes.changed or (self._caught_up() and not self._awaits_move()):
+                if self._lanes.changed or (self._caught_up() and not self._awaits_change()):
                     break
                 self._wake.wait(self._capture.freshness.awaited or TURN_SECONDS)
         except Exception as error:
@@ -186,6 +186,7 @@ class GroupLoop:
         self._capture.require_own_slot()
         desired = self._reconciler.read_initial(self._patience)
         if once:
+            self._lanes.run_once()
             self._work.end_at(self._source.mark())
             self._tables.forget_retry_times()
         if not self._log.started:
@@ -308,11 +309,11 @@ class GroupLoop:
         else:
             self._state_writer.note(state=GroupState.ERRORED, error=trouble.message, remedy=trouble.remedy)
 
-    def _awaits_move(self) -> bool:
+    def _awaits_change(self) -> bool:
         if self._caught_up_at is None:
             self._caught_up_at = self._executor.clock.monotonic()
         waited = self._executor.clock.monotonic() - self._caught_up_at
-        return self._reconciler.moving and waited < MOVE_SECONDS
+        return (self._reconciler.moving and waited < MOVE_SECONDS) or self._lanes.awaits()
 
     def _caught_up(self) -> bool:
         """Whether `run --once` has done everything that it can do."""

@@ -59,6 +59,9 @@ class Lanes:
         """while a change is under way: when it is abandoned"""
         self._ready = False
         self._look_at = 0.0
+        self._once = self._done = False
+        """whether the run ends when it has caught up; whether there is nothing that it should wait for"""
+        self._awaited_since: float | None = None
         self.changed = False
         """whether the group has to begin again, with another mode"""
         self.fell_back = auto and group.triggers and changelog.started and not changelog.by_triggers
@@ -68,6 +71,19 @@ class Lanes:
     def mode(self) -> Mode:
         return Mode.TRANSITIONING if self._deadline is not None else mode_of(self._group)
 
+    def run_once(self) -> None:
+        """The run ends when it has caught up and `awaits` says no."""
+        self._once = True
+
+    def awaits(self) -> bool:
+        """Whether a run that has caught up is to wait: for a change to the WAL that nothing blocks, or its cleanup."""
+        now = self._clock.monotonic()
+        if self._awaited_since is None:
+            self._awaited_since = now
+        if not self._auto or self._done or now - self._awaited_since > self._timeout:
+            return False
+        return not self._group.triggers or self._deadline is not None or bool(self._settled_tables())
+
     def step(self, stop_capture: Callable[[], object], start_capture: Callable[[], object]) -> bool:
         """One step of what is to be done; whether the mode has changed."""
         now = self._clock.monotonic()
@@ -75,25 +91,35 @@ class Lanes:
             return False
         if not self._clear:
             self._look_at = now + CLEAR_SECONDS
-            self._background.begin("removing the other capture mode", self._clear_other)
+            self._background.begin("removing the other capture mode", self._clear_other, self._cleared)
         elif self._auto and self._group.triggers:
             self._cross(now, stop_capture, start_capture)
         return self.changed
 
-    def _clear_other(self) -> None:
+    def _clear_other(self) -> bool:
         try:
             self._source.clear_other_lane()
         except SourceBusy as error:
             log.info("group %s: what another capture mode has left is removed later: %s", self._group.name, error)
-            return
-        self._clear = True
+            return False
+        except Wal2LakeError:
+            self._done = True
+            raise
+        return True
+
+    def _cleared(self, clear: bool) -> None:
+        self._clear = clear
+        if clear:
+            self._look_at = 0.0
+        # A table that is locked is not waited for.
+        self._done |= not (clear and self._group.triggers)
 
     # ---- from triggers to the WAL
 
     def _cross(self, now: float, stop_capture: Callable[[], object], start_capture: Callable[[], object]) -> None:
         oids = self._settled_tables()
         if self._deadline is None:
-            self._look_at = now + LOOK_SECONDS
+            self._look_at = now + (READY_SECONDS if self._once else LOOK_SECONDS)
             if oids:
                 self._background.begin("changing to the WAL", partial(self._begin, oids), self._begun)
         elif oids is None:
@@ -122,13 +148,12 @@ class Lanes:
         return frozenset(table.schema.oid for table in mine)
 
     def _begin(self, oids: frozenset[int]) -> float | None:
-        crossing = self._crossing = self._crossing or self._source.crossing()
-        if crossing is not None and (done := crossing.identify(oids)):
-            names = {table.schema.oid: table.schema.id for table in self._tables}
-            self._store.add_history(identity_entries(self._group.name, done, names, self._clock.now()))
-        if crossing is None or (obstacles := crossing.obstacles(oids)):
-            if crossing is not None:
-                log.debug("group %s stays with triggers: %s", self._group.name, "; ".join(obstacles))
+        try:
+            crossing = self._possible(oids)
+        except Wal2LakeError:
+            self._done = True
+            raise
+        if crossing is None:
             return None
         deadline = self._clock.monotonic() + self._timeout
         log.info("group %s begins to change from triggers to the WAL", self._group.name)
@@ -139,8 +164,22 @@ class Lanes:
             return None
         return deadline
 
+    def _possible(self, oids: frozenset[int]) -> Crossing | None:
+        """The steps to the WAL, unless something blocks them."""
+        crossing = self._crossing = self._crossing or self._source.crossing()
+        if crossing is not None and (done := crossing.identify(oids)):
+            names = {table.schema.oid: table.schema.id for table in self._tables}
+            self._store.add_history(identity_entries(self._group.name, done, names, self._clock.now()))
+        if crossing is None or (obstacles := crossing.obstacles(oids)):
+            if crossing is not None:
+                log.debug("group %s stays with triggers: %s", self._group.name, "; ".join(obstacles))
+            return None
+        return crossing
+
     def _begun(self, deadline: float | None) -> None:
-        if deadline is not None:
+        if deadline is None:
+            self._done = True
+        else:
             self._deadline = deadline
             self._look_at = 0.0
 
@@ -149,7 +188,7 @@ class Lanes:
         try:
             self._ready = self._crossing is not None and self._crossing.ready(oids, self._log.reopened().token() or "")
         except Wal2LakeError as error:
-            self._deadline = None
+            self._deadline, self._done = None, True
             self._undo(str(error))
 
     def _finish(self, oids: frozenset[int]) -> bool:
@@ -174,7 +213,7 @@ class Lanes:
         return True
 
     def _give_up(self, cause: str) -> None:
-        self._deadline, self._ready = None, False
+        self._deadline, self._ready, self._done = None, False, True
         self._look_at = self._clock.monotonic() + AGAIN_SECONDS
         self._background.begin("undoing the change to the WAL", partial(self._undo, cause))
 
