@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from mirroring import GROUP, PATIENCE, Mirrored
 
 from servers import Database
 from waiting import wait_until
+from wal2lake.preflight import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,3 +140,81 @@ def test_a_group_that_changes_to_the_wal_and_back_leaves_nothing_of_the_other(mi
         slots = mirrored.database.value("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
         publications = mirrored.database.value("SELECT count(*) FROM pg_publication")
         assert (bool(triggers), slots, publications) == ((False, 1, 1) if capture == "wal" else (True, 0, 0))
+
+
+def test_check_shows_how_the_triggers_of_a_table_are(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    words = ("gets statement-level triggers", "installed", "outdated", "missing", "disabled")
+
+    def told() -> list[str]:
+        said = [one.consequence for one in check(mirrored.config) if one.object == "public.orders"]
+        return [word for word in words if any(word in text.partition(":")[0] for text in said)]
+
+    assert told() == ["gets statement-level triggers"]
+    mirrored.catches_up("orders", "keyless")
+    name = database.value("SELECT tgname FROM pg_trigger WHERE tgrelid = 'orders'::regclass AND tgname ~ 'wal2lake_up'")
+    for spoil, condition in {
+        f"ALTER TABLE orders DISABLE TRIGGER {name}": "disabled",
+        f"ALTER TABLE orders ENABLE TRIGGER {name}": "disabled",
+        f"DROP TRIGGER {name} ON orders": "missing",
+        "ALTER TABLE orders ADD COLUMN w int": "outdated",
+    }.items():
+        assert told() == ["installed"]
+        database.execute(spoil)
+        assert told() == [condition]
+        database.execute("UPDATE orders SET amount = amount + 1")
+        mirrored.catches_up("orders", "keyless")
+
+
+def test_partitions_that_come_go_and_are_written_straight_meanwhile(mirrored: Mirrored) -> None:
+    """One that is detached is a table of its own then, which is mirrored, too."""
+    database = mirrored.database
+    database.execute(
+        "CREATE TABLE parted (k int, v text) PARTITION BY RANGE (k);"
+        "CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE spare (k int, v text); INSERT INTO parted VALUES (1, 'a'), (2, 'a'); INSERT INTO spare VALUES (15, 's')"
+    )
+    with mirrored.running():
+        mirrored.is_streaming("orders", "parted", "spare")
+        for number in range(3):
+            database.execute("ALTER TABLE parted DETACH PARTITION low; INSERT INTO low VALUES (3, 'detached')")
+            database.execute("UPDATE low SET v = v || '.'; UPDATE orders SET amount = amount + 1")
+            if number == 1:
+                mirrored.becomes_equal("parted", "low")
+            database.execute("ALTER TABLE parted ATTACH PARTITION low FOR VALUES FROM (0) TO (10)")
+            database.execute("INSERT INTO low VALUES (4, 'straight'); DELETE FROM parted WHERE k = 2")
+            if number != 2:
+                mirrored.becomes_equal("parted", "orders")
+        database.execute("ALTER TABLE parted ATTACH PARTITION spare FOR VALUES FROM (10) TO (20)")
+        database.execute("INSERT INTO spare VALUES (16, 'straight'); UPDATE parted SET k = k + 10 WHERE k = 1")
+        mirrored.becomes_equal("parted", "orders")
+        database.execute(
+            "INSERT INTO spare VALUES (17, 'straight'); TRUNCATE low; INSERT INTO parted VALUES (5, 'new')"
+        )
+        mirrored.becomes_equal("parted", "orders")
+    mirrored.command("teardown", "--yes")
+    assert left_behind(database) == 0
+
+
+def test_a_locked_partition_delays_no_other_table(mirrored: Mirrored) -> None:
+    """VACUUM FULL holds such a lock for as long as it takes."""
+    database = mirrored.database
+    database.execute(
+        "CREATE TABLE parted (k int, v text) PARTITION BY RANGE (k);"
+        "CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (10); INSERT INTO parted VALUES (1, 'a')"
+    )
+    with mirrored.running():
+        mirrored.is_streaming("orders", "parted")
+        locker = database.connect(autocommit=False)
+        locker.execute("LOCK TABLE low IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        database.execute("UPDATE orders SET amount = amount + 1")
+        mirrored.follows("orders")
+        assert time.monotonic() - began < 25
+        locker.rollback()
+        mirrored.becomes_equal("parted")
+    locker = database.connect(autocommit=False)
+    locker.execute("LOCK TABLE low IN ACCESS EXCLUSIVE MODE")
+    database.execute("UPDATE orders SET amount = amount + 1")
+    mirrored.catches_up("orders")
+    locker.rollback()

@@ -13,12 +13,14 @@ import psycopg
 import pytest
 
 from decoding import KINDS, Source
-from servers import Database, can_declare, server_major
+from servers import Database, can_declare, fresh_database, server_major
 from trigger_lanes import Lane
 from waiting import wait_until
+from wal2lake.demo.server import EmbeddedServer
 from wal2lake.errors import OtherInstallation, SourceRefused
 from wal2lake.position import Lsn
-from wal2lake.source import connect
+from wal2lake.preflight import check
+from wal2lake.source import connect, follow_columns
 from wal2lake.source.sessions import Patience
 from wal2lake.source.triggers import Condition, tidy, trigger_conditions
 
@@ -366,14 +368,38 @@ def test_what_is_missing_disabled_or_changed_is_seen(lane: Lane) -> None:
         assert conditions_of(lane, oid) is Condition.INSTALLED
 
 
-def test_tables_that_triggers_can_not_follow_are_refused(make: Callable[..., Lane]) -> None:
-    lane = make("CREATE TABLE t (id int); CREATE TABLE parent (id int)")
-    lane.database.execute("CREATE TABLE child () INHERITS (parent)")
-    schemas = {schema.id.name: schema for schema in lane.source.discover()}
-    refused = lane.source.publish(list(schemas.values()))
-    # A statement on the parent changes rows of the child, and fires no statement-level triggers of it.
-    assert set(refused) == {schemas["parent"].oid, schemas["child"].oid}
-    assert all(isinstance(error, SourceRefused) for error in refused.values())
+def test_tables_that_triggers_can_not_follow_are_refused(make: Callable[..., Lane], server: EmbeddedServer) -> None:
+    lane = make("CREATE TABLE t (id int); CREATE TABLE parent (id int); CREATE TABLE subscribed (id int PRIMARY KEY);"
+                "CREATE TABLE remote (id int) PARTITION BY LIST (id)")  # fmt: skip
+    database = lane.database
+    database.execute("CREATE TABLE child () INHERITS (parent); CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;"
+                     "CREATE FOREIGN TABLE far PARTITION OF remote FOR VALUES IN (1) SERVER s")  # fmt: skip
+    with fresh_database(server) as publisher:
+        publisher.execute("CREATE TABLE subscribed (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE subscribed")
+        options = "create_slot = false, slot_name = none, copy_data = false, enabled = false"
+        database.execute(
+            f"CREATE SUBSCRIPTION s_{database.name} CONNECTION '{publisher.dsn}' PUBLICATION p WITH ({options})"
+        )
+        try:
+            schemas = {schema.id.name: schema for schema in lane.source.discover()}
+            refused = lane.source.publish(list(schemas.values()))
+            causes = {name: refused[schemas[name].oid] for name in schemas if schemas[name].oid in refused}
+            # A statement on the parent changes rows of the child, and fires no statement-level triggers of it.
+            assert sorted(causes) == ["child", "parent", "remote", "subscribed"]
+            assert all(isinstance(error, SourceRefused) for error in causes.values())
+            for name, why in {
+                "parent": "inherit",
+                "child": "inherits from",
+                "remote": "foreign",
+                "subscribed": "subscription",
+            }.items():
+                assert why in str(causes[name])
+                told = [
+                    str(one.consequence) for one in check(lane.config) if one.object == f"public.{name}" and one.blocks
+                ]
+                assert any("can't be captured by triggers" in text and why in text for text in told), told
+        finally:
+            database.execute(f"DROP SUBSCRIPTION s_{database.name}")
 
 
 def test_partitions_written_through_the_root_and_straight(make: Callable[..., Lane]) -> None:
@@ -405,6 +431,141 @@ def test_a_partition_that_comes_later(make: Callable[..., Lane]) -> None:
             pass
     # Rows of it may be missing, so the table is to be re-copied.
     assert lane.marks == [database.value("SELECT 't'::regclass::oid::int8")]
+
+
+def drained(lane: Lane) -> list[int]:
+    """Drain everything; the tables that are marked to be re-copied."""
+    with lane.open() as stream:
+        while lane.drain(stream):
+            pass
+    found, lane.marks = sorted(set(lane.marks)), []
+    return found
+
+
+PARTED = (
+    "CREATE TABLE t (k int, v text) PARTITION BY RANGE (k);"
+    "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10);"
+    "CREATE TABLE middle PARTITION OF t FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (k);"
+    "CREATE TABLE deep PARTITION OF middle FOR VALUES FROM (10) TO (15); INSERT INTO t VALUES (1, 'a'), (11, 'a');"
+)
+
+
+@pytest.mark.parametrize(
+    ("detach", "leaf", "number"),
+    [
+        ("ALTER TABLE t DETACH PARTITION low", "low", 2),
+        ("ALTER TABLE t DETACH PARTITION middle", "deep", 12),
+        ("ALTER TABLE t DETACH PARTITION low CONCURRENTLY", "low", 2),
+        ("CREATE TABLE u (LIKE t) PARTITION BY RANGE (k); ALTER TABLE t DETACH PARTITION low;"
+         " ALTER TABLE u ATTACH PARTITION low FOR VALUES FROM (0) TO (10)", "low", 2),
+    ],
+)  # fmt: skip
+def test_what_is_written_to_a_detached_partition_is_none_of_its_former_table(
+    make: Callable[..., Lane], detach: str, leaf: str, number: int
+) -> None:
+    lane = make(PARTED)
+    database, (oid,) = lane.database, lane.rows
+    for statement in detach.split("; "):
+        database.execute(statement)
+    before = Counter(lane.rows[oid])
+    database.execute(f"INSERT INTO {leaf} VALUES ({number}, 'not of t'); UPDATE {leaf} SET v = 'changed'")
+    assert drained(lane) == [oid]
+    assert lane.rows[oid] == before
+    with connect(lane.config.source) as conn:
+        tidy(conn, lane.source.slot_name)
+        assert conditions_of(lane, oid) is Condition.INSTALLED
+    triggers = f"SELECT count(*) FROM pg_trigger WHERE tgrelid = '{leaf}'::regclass AND tgname LIKE 'wal2lake%'"
+    assert database.value(triggers) == 0
+    database.execute(f"INSERT INTO {leaf} VALUES ({number}, 'later')")
+    assert drained(lane) == []
+
+
+@pytest.mark.parametrize("by", ["run", "capture"])
+def test_a_mirrored_table_that_becomes_a_partition(make: Callable[..., Lane], by: str) -> None:
+    """Until its triggers fill the buffer of the root, what is written to it is in none of the root's."""
+    lane = make(PARTED + "CREATE TABLE other (k int, v text)")
+    database = lane.database
+    root = database.value("SELECT 't'::regclass::oid::int8")
+    database.execute("ALTER TABLE t ATTACH PARTITION other FOR VALUES FROM (20) TO (30)")
+    database.execute("INSERT INTO other VALUES (21, 'straight')")
+    if by == "capture":
+        with connect(lane.config.source) as conn:
+            follow_columns(conn, lane.source.slot_name, lane.config.tables_of(lane.config.groups[0]))
+    else:
+        lane.source.publish(lane.source.discover())
+    assert root in drained(lane)
+    lane.source.publish(lane.source.discover())
+    drained(lane)
+    lane.rows[root] = Counter(lane.expected("t"))
+    database.execute("INSERT INTO other VALUES (22, 'later'); UPDATE t SET v = 'b' WHERE k > 20")
+    equal(lane)
+
+
+def test_triggers_of_others_that_come_before_and_after_ours(make: Callable[..., Lane]) -> None:
+    """Those of a table fire in the order of their names; each may write the table again, or change what is written."""
+    body = "LANGUAGE plpgsql AS $$ BEGIN IF pg_trigger_depth() < 2 THEN UPDATE t SET v = v || TG_NAME WHERE n < 50; END IF; RETURN NULL; END $$"
+    made = "".join(
+        f"CREATE TRIGGER {name} AFTER INSERT OR UPDATE OR DELETE ON t FOR EACH {each} EXECUTE FUNCTION again();"
+        for name, each in {"aaa": "STATEMENT", "zzz": "STATEMENT", "bbb": "ROW", "yyy": "ROW"}.items()
+    )
+    lane = make(
+        f"CREATE TABLE t (id int PRIMARY KEY, v text, n int); CREATE FUNCTION again() RETURNS trigger {body}; {made}"
+        "CREATE FUNCTION before() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id = 7 THEN RETURN NULL; END IF;"
+        " NEW.n := coalesce(NEW.n, 0) + 1; RETURN NEW; END $$;"
+        "CREATE TRIGGER before BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION before()"
+    )
+    lane.database.execute("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 9) i")
+    lane.database.execute("UPDATE t SET v = 'w' WHERE id < 5; DELETE FROM t WHERE id = 3; UPDATE t SET id = id + 100")
+    assert lane.database.value("SELECT count(*) FROM t WHERE v LIKE '%aaa%'")
+    equal(lane)
+
+
+def test_writers_never_fail_beside_ddl(make: Callable[..., Lane]) -> None:
+    """Columns come, go, are renamed and retyped while sessions write; a re-copy begins with the columns as they are."""
+    lane = make("CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(6, 2))")
+    database, (oid,) = lane.database, lane.rows
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def write(number: int, isolation: str) -> None:
+        with database.connect() as session:
+            session.execute(f"SET default_transaction_isolation = '{isolation}'".encode())
+            while not stop.is_set():
+                try:
+                    session.execute("INSERT INTO t (id) VALUES (%s) ON CONFLICT (id) DO NOTHING", [number])
+                    session.execute("UPDATE t SET id = id WHERE id % 3 = 0; DELETE FROM t WHERE id % 7 = 0")
+                except psycopg.errors.SerializationFailure:
+                    pass
+                except psycopg.Error as error:
+                    errors.append(error)
+                    return
+                number += 2
+
+    levels = ("read committed", "repeatable read")
+    writers = [threading.Thread(target=write, args=(number, level)) for number, level in enumerate(levels)]
+    with lane.open() as stream:
+        for writer in writers:
+            writer.start()
+        try:
+            for ddl in (
+                "ADD COLUMN w int DEFAULT 7", "DROP COLUMN v", "RENAME COLUMN w TO x", "ALTER COLUMN n TYPE numeric(20, 8)",
+                "ALTER COLUMN x TYPE text", "ADD COLUMN v text[]", "ALTER COLUMN n TYPE double precision", "DROP COLUMN x",
+            ):  # fmt: skip
+                database.execute(f"ALTER TABLE t {ddl}")
+                wait_until(lambda: conditions_of(lane, oid) is Condition.INSTALLED or lane.drain(stream, apply=False) is None,
+                           30, "the triggers to follow")  # fmt: skip
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join()
+        assert errors == []
+        while lane.drain(stream):
+            pass
+        lane.rows[oid], lane.marks = Counter(lane.expected("t")), []
+        database.execute("INSERT INTO t (id) VALUES (-1); UPDATE t SET v = ARRAY['a'] WHERE id < 50")
+        while lane.drain(stream):
+            pass
+    assert lane.marks == []
+    assert lane.held("t") == lane.expected("t")
 
 
 def test_a_lane_of_another_installation_stays(lane: Lane) -> None:

@@ -27,7 +27,9 @@ def judge_triggers(table: TableId, condition: Condition | None, obstacle: str | 
             str(table), Severity.NOTES, "was altered, or its triggers are outdated: the next run replaces them",
             "No action needed",
         )  # fmt: skip
-    elif condition is not Condition.INSTALLED:
+    elif condition is Condition.INSTALLED:
+        yield Finding(str(table), Severity.NOTES, "is captured by triggers, which are installed")
+    else:
         yield Finding(
             str(table), Severity.WARNS, f"has triggers that are {condition}: changes are not captured, so the next run "
             "installs them and re-copies the table", "No action needed",

@@ -18,7 +18,7 @@ from .publishing.slot import SlotInfo
 from .sessions.connect import Connection
 from .sessions.locking import PATIENT, Patience, blocked
 from .tables import catalog
-from .triggers import copies, installing
+from .triggers import copies, installing, removing
 from .triggers import lane as lanes
 from .triggers.installing import Condition
 from .wal_crossing import WalCrossing
@@ -55,7 +55,7 @@ class TriggerSource(Source):
             try:
                 keep = {schema.oid for schema in schemas} | self._gone(connection)
                 stopped = self._interrupted.is_set
-                installing.remove(connection, self.slot_name, keep, LOCKED_SECONDS, stopped)
+                removing.remove(connection, self.slot_name, keep, LOCKED_SECONDS, stopped)
                 return installing.install(connection, self.slot_name, schemas, LOCKED_SECONDS, stopped)
             except SourceBusy as error:
                 raise blocked(connection, [schema.oid for schema in schemas], error) from error

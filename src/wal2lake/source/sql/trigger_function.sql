@@ -3,6 +3,7 @@
 -- whole transaction the catalog may be older than the rows, so names and types are compared with the rows themselves.
 -- All rows of a statement have one number, which is drawn once: truncations alone have a place among statements. The
 -- variables are qualified, because the table may have columns of any name.
+-- What is written to a partition that was detached belongs to no buffer: its table is marked.
 -- A column that is dropped stays in pg_attribute, without a type, so that whatever differs is a row there.
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {settings} AS $capture$
 <<wal2lake>>
@@ -20,7 +21,7 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM wal2lake_new) THEN
         RETURN NULL;
     END IF;
-    IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = {oid} AND a.attnum > 0
+    IF {detached} OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = {oid} AND a.attnum > 0
                AND (a.attname = ({all_names})[a.attnum] AND a.atttypid = ({all_types})[a.attnum]
                     AND a.atttypmod = ({all_typmods})[a.attnum]) IS NOT TRUE) THEN
         INSERT INTO {buffer} (op) VALUES ('X');

@@ -1,11 +1,12 @@
 """Capture by statement-level triggers: what is installed, and how the buffers that they fill are read."""
 
 from .draining import unread
-from .installing import Condition, drop_lane, drop_place, lacking_rights, may_install, tidy
+from .installing import Condition, lacking_rights, may_install
 from .installing import conditions as trigger_conditions
 from .installing import obstacles as trigger_obstacles
 from .lane import buffered_types
 from .lane import info as lane_info
+from .removing import drop_lane, drop_place, tidy
 from .rights import Lacking, create_enabling, create_place
 from .stream import TriggerStream
 

@@ -7,6 +7,7 @@ somebody writes. Types that users made are kept as text: a buffer must not stop 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ _REFERENCING = {
     "TRUNCATE": "",
 }
 _PINNED = ("DateStyle", "IntervalStyle", "TimeZone", "extra_float_digits", "bytea_output", "lc_monetary")
+_FILLS = re.compile(rf"INSERT INTO {SCHEMA}\.changes_(\d+)")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ class Buffer:
         )
 
 
+def filled_by(source: str) -> int | None:
+    """The mirrored table whose buffer a capture function fills."""
+    found = _FILLS.search(source)
+    return int(found[1]) if found is not None else None
+
+
 @dataclass(frozen=True)
 class Attribute:
     """A row of pg_attribute: a column that a table has, or had."""
@@ -142,6 +150,7 @@ class Installation:
             numbers=literal(self.buffer.numbers),
             settings=settings,
             truncated="'X'" if self.part else "'T'",
+            detached=self._detached,
             oid=self.relid,
             highest=len(attributes),
             names=f"ARRAY[{', '.join(listed)}]",
@@ -153,6 +162,14 @@ class Installation:
             into="".join(f"c{number}, " for number in range(len(columns))),
             values=values,
         )
+
+    @property
+    def _detached(self) -> str:
+        """The condition for a partition to be none of the buffer's table any more."""
+        if not self.part:
+            return "false"
+        # Not pg_class.relispartition: it may be a partition of another table.
+        return f"NOT EXISTS (SELECT FROM pg_partition_ancestors({self.relid}) s WHERE s.relid = {self.buffer.relid})"
 
     @property
     def source(self) -> str:

@@ -20,7 +20,7 @@ from ...schema import TableSchema
 from ..sessions.connect import Connection, explained, query
 from ..sessions.locking import retried, wait_briefly
 from . import rights
-from .definition import OPERATIONS, SCHEMA, Attribute, Buffer, BufferColumn, Installation
+from .definition import OPERATIONS, SCHEMA, Attribute, Buffer, BufferColumn, Installation, filled_by
 from .rights import ENABLE, Lacking
 
 
@@ -204,7 +204,8 @@ def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[P
         owned = rights.owned(conn, [one.relid for one in planned])
         if found := rights.lacking(conn, [one.relid for one in planned], identifier(conn.info.user)):
             raise _refused(str(schema.id), found)
-        before = {relid for relid, (_, triggers, _) in installed.items() if triggers}
+        # Another buffer may be that of a partition that was a table of its own.
+        before = {relid for relid, (source, *_) in installed.items() if filled_by(source) == schema.oid}
         for one in planned:
             source, triggers, always = installed.get(one.relid, ("", (), True))
             if set(triggers) - set(one.triggers):
@@ -318,79 +319,3 @@ def _installed(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, 
     with explained("reading", "the triggers of tables"):
         rows = conn.execute(query("trigger_installed"), {"oids": list(oids)}).fetchall()
     return {oid: (source, triggers, always) for oid, source, triggers, always in rows}
-
-
-def remove(conn: Connection, lane: str, keep: Collection[int], patience: float, stopped: Callable[[], bool]) -> None:
-    """Remove the triggers and buffers of a lane's tables, but for those to keep. Raises SourceBusy."""
-    present = buffers(conn, lane)
-    gone = [oid for oid in present if oid not in keep]
-    if not gone:
-        return
-    parts = parts_of(conn, gone)
-    for oid in gone:
-        relids = {oid, *(part.oid for part in parts if part.root == oid)}
-        retried(partial(_remove, conn, oid, relids, present[oid]), patience, stopped)
-
-
-def _remove(conn: Connection, oid: int, relids: Collection[int], present: Sequence[Buffer]) -> None:
-    with explained("removing triggers of table", str(oid)), conn.transaction():
-        wait_briefly(conn)
-        for relid in relids:
-            conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{relid}() CASCADE".encode())
-        for buffer in present:
-            conn.execute(f"DROP TABLE IF EXISTS {buffer.name}".encode())
-        conn.execute("DELETE FROM wal2lake_changes.buffers WHERE relid = %s", [oid])
-
-
-def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, stopped: Callable[[], bool]) -> None:
-    """Remove all that a lane has; with the last lane the schema goes, too. A lane of another installation stays."""
-    if not exists(conn):
-        return
-    with explained("reading", f"lane {lane}"):
-        row = conn.execute("SELECT mark FROM wal2lake_changes.lanes WHERE lane = %s", [lane]).fetchone()
-    if row is not None and row[0] not in (None, mark):
-        return
-    remove(conn, lane, (), patience, stopped)
-    with explained("dropping", f"lane {lane}"), conn.transaction():
-        conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
-        conn.execute("DELETE FROM wal2lake_changes.lanes WHERE lane = %s", [lane])
-        row = conn.execute("SELECT count(*) FROM wal2lake_changes.lanes").fetchone()
-        left = conn.execute("SELECT count(*) FROM wal2lake_changes.buffers").fetchone()
-        if row == (0,) and left == (0,):
-            if rights.place(conn).kept:
-                conn.execute(f"DROP TABLE {SCHEMA}.lanes, {SCHEMA}.buffers".encode())
-            else:
-                conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
-
-
-def drop_place(conn: Connection) -> None:
-    """Drop the schema that a DBA made, with the DBA's function, unless a lane has anything in it."""
-    if rights.place(conn).owned and not exists(conn):
-        with explained("dropping", f"schema {SCHEMA}"):
-            conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
-
-
-def tidy(conn: Connection, lane: str) -> None:
-    """Drop buffers that nothing fills any more and that are empty: of earlier columns, and of dropped tables."""
-    present = [buffer for some in buffers(conn, lane).values() for buffer in some]
-    with explained("reading", "the running transactions"):
-        there = {
-            oid for (oid,) in conn.execute(
-                "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[])", [[buffer.relid for buffer in present]]
-            )
-        }  # fmt: skip
-        ended = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::numeric").fetchone()
-    for buffer in present:
-        over = buffer.retired is not None and ended is not None and int(buffer.retired) < int(ended[0])
-        if over or buffer.relid not in there:
-            with explained("dropping", buffer.name), conn.transaction():
-                wait_briefly(conn)
-                row = conn.execute(f"SELECT EXISTS (SELECT FROM {buffer.name})".encode()).fetchone()
-                if row == (False,):
-                    conn.execute(f"DROP TABLE {buffer.name}".encode())
-                    conn.execute(
-                        "DELETE FROM wal2lake_changes.buffers WHERE relid = %s AND generation = %s",
-                        [buffer.relid, buffer.generation],
-                    )
-                    if buffer.relid not in there:
-                        conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{buffer.relid}() CASCADE".encode())
