@@ -521,3 +521,25 @@ def test_a_role_that_owns_no_table_changes_from_triggers_to_the_wal_and_back(
     assert told(mirrored.config) == []
     mirrored.command("teardown", "--yes")
     assert owned(shop, role) == []
+
+
+def test_a_group_whose_tables_the_role_can_not_publish_stays_with_triggers_and_check_says_why(
+    shop: Database, granted: dict[str, Any], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("wal2lake.scheduling.lanes.LOOK_SECONDS", 0.1)
+    mirrored = Mirrored(shop, tmp_path / "lake", spark, **granted)
+    mirrored.catches_up(*TABLES)
+    shop.execute(f"ALTER ROLE {identifier(f'{shop.name} mirror')} REPLICATION")
+    mirrored.configure(
+        groups=[{**granted["groups"][0], "capture": "auto", "exclude": ["public.not_ours", "public.keyless"]}]
+    )
+    for _ in range(2):
+        write(shop, 10)
+        mirrored.catches_up(*TABLES)
+        shop.execute("DELETE FROM plain WHERE id >= 10; DELETE FROM events WHERE id >= 10")
+    assert captured_by(shop) == (0, 16)
+    assert "tries the WAL again" not in caplog.text
+    fix = [finding.fix for finding in check(mirrored.config) if "if a DBA makes the publication" in finding.consequence]
+    assert len(fix) == 1
+    assert fix[0].startswith(f'CREATE PUBLICATION "wal2lake_{GROUP}_tables" FOR TABLE')

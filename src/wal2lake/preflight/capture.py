@@ -9,11 +9,12 @@ from ..installation import Installation
 from ..reconcile import Choice
 from ..source import Connection
 from ..source.publishing import is_identified
-from ..source.tables import catalog_tables, refused_heaps
+from ..source.tables import catalog_tables, heap_facts, own_objects, refused_heaps
 from ..source.triggers import lacking_rights, trigger_conditions, trigger_obstacles
-from .checks import judge_updates
+from .checks import judge_publishing, judge_updates
 from .findings import Finding
 from .identities import judge_identities, may_identify
+from .role_sql import dba_publication
 from .triggers import judge_rights, judge_triggers
 
 
@@ -26,6 +27,9 @@ def check_capture(
         yield from _check_triggers(conn, config, group, oids)
         if chosen:
             yield from _check_identities(conn, config, group, oids)
+        if chosen and group.publication is None:
+            owners = {heap.owner for heap in heap_facts(conn, oids) if not heap.owned}
+            yield from check_publishing(conn, config, group, oids, owners)
         return
     yield from _check_updates(conn, config, group, oids)
     if any(choice.obstacles for choice in chosen):
@@ -59,3 +63,17 @@ def _check_identities(conn: Connection, config: Config, group: GroupConfig, oids
     for oid, table in catalog_tables(conn, oids).items():
         if is_identified(table, config.tables_of(group)) and may_identify(refused.get(oid, ())):
             yield from judge_identities(table.id, refused[oid], crossing=True)
+
+
+def check_publishing(
+    conn: Connection, config: Config, group: GroupConfig, oids: list[int], owners: set[str]
+) -> Iterator[Finding]:
+    """What a DBA can publish in the place of a role that does not own the tables."""
+    if owners:
+        refused = refused_heaps(conn, oids)
+        tables = [
+            table.id for oid, table in catalog_tables(conn, oids).items()
+            if oid not in refused or settings_of(config.tables, table.id, table.above).append_only
+        ]  # fmt: skip
+        made = any(each.kind == "PUBLICATION" for each in own_objects(conn, [dba_publication(group.name)]))
+        yield from judge_publishing(group.name, owners, sorted(tables), made)

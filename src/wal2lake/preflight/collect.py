@@ -48,14 +48,13 @@ from ..source.tables import (
     own_objects,
     patterns,
     published_selection,
-    refused_heaps,
     relations,
     select_tables,
     unreadable_later,
 )
 from ..source.triggers import lane_info
 from ..state import GroupSpec, TableSpec, open_store
-from .capture import check_capture
+from .capture import check_capture, check_publishing
 from .checks import (
     STATE_SCHEMA,
     judge_columns,
@@ -67,7 +66,6 @@ from .checks import (
     judge_java,
     judge_lake,
     judge_partitions_to_come,
-    judge_publishing,
     judge_removed,
     judge_role,
     judge_room,
@@ -80,7 +78,6 @@ from .checks import (
 from .findings import Finding, GroupSlot, LakeFacts, Severity
 from .lanes import judge_choice
 from .plugin import judge_numbers, judge_plugin, look_at_plugin
-from .role_sql import dba_publication
 
 __all__ = ["Finding", "Severity", "check"]
 
@@ -152,7 +149,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
             table_findings += judge_heap(judged, server)
             owners |= set() if judged.owned else {heap.owner}
             size += heap.bytes
-        table_findings += _check_publishing(conn, config, group, oids, owners)
+        table_findings += check_publishing(conn, config, group, oids, owners)
         # What it needs to publish is judged once it has the rights of their owners, or a DBA has published them.
         publishing += [group] if group.publication is None and not owners else []
         table_findings += judge_partitions_to_come(
@@ -287,20 +284,6 @@ def _match_tables(
         for name in of_group.values():
             wanted[name].append(group.name)
     return findings + list(judge_wanted_twice(wanted)), oids
-
-
-def _check_publishing(
-    conn: Connection, config: Config, group: GroupConfig, oids: list[int], owners: set[str]
-) -> Iterator[Finding]:
-    """What a DBA can publish in the place of a role that does not own the tables."""
-    if owners:
-        refused = refused_heaps(conn, oids)
-        tables = [
-            table.id for oid, table in catalog_tables(conn, oids).items()
-            if oid not in refused or settings_of(config.tables, table.id, table.above).append_only
-        ]  # fmt: skip
-        made = any(each.kind == "PUBLICATION" for each in own_objects(conn, [dba_publication(group.name)]))
-        yield from judge_publishing(group.name, owners, sorted(tables), made)
 
 
 def _check_columns(

@@ -22,8 +22,9 @@ from .database import Source
 from .publishing import Identified, slot
 from .sessions.connect import Connection, connect, explained
 from .sessions.locking import Patience
+from .sessions.server import server_facts
 from .tables import published_selection
-from .triggers import Condition, trigger_conditions, unread
+from .triggers import Condition, owned, trigger_conditions, unread
 
 
 class WalCrossing:
@@ -40,9 +41,21 @@ class WalCrossing:
     def obstacles(self, oids: Collection[int]) -> tuple[str, ...]:
         if found := self._wal.wal_obstacles():
             return found
+        if found := self._not_publishable(oids):
+            return found
         schemas = self._wal.describe(sorted(oids))
         refused = self._wal.updates_refused(schemas)
         return tuple(f"{schema.id} has no replica identity" for schema in schemas if schema.oid in refused)
+
+    def _not_publishable(self, oids: Collection[int]) -> tuple[str, ...]:
+        """Why the role can't make a publication of the tables; a DBA can."""
+        if self._group.publication is not None:
+            return ()
+        with connect(self._config.source, self._group.name) as conn:
+            if not server_facts(conn).may_create_in_database:
+                return ("the role may not create a publication",)
+            mine = owned(conn, oids)
+        return ("tables of others can't be published by the role",) if set(oids) - mine else ()
 
     def identify(self, oids: Collection[int]) -> Identified:
         return {} if self._wal.wal_obstacles() else self._wal.identify(oids)

@@ -7,7 +7,7 @@ from .installing import obstacles as trigger_obstacles
 from .lane import buffered_types
 from .lane import info as lane_info
 from .removing import drop_lane, drop_place, tidy
-from .rights import Lacking, create_enabling, create_place
+from .rights import Lacking, create_enabling, create_place, owned
 from .stream import TriggerStream
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "lacking_rights",
     "lane_info",
     "may_install",
+    "owned",
     "tidy",
     "trigger_conditions",
     "trigger_obstacles",
