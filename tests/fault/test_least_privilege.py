@@ -367,10 +367,10 @@ def granted(shop: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 MAKES = "CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql {rights} AS $$ BEGIN RETURN NULL; END $$;"
-TRIGGER = "CREATE TRIGGER {name} AFTER INSERT ON {table} FOR EACH {each} EXECUTE FUNCTION {function}()"
+TRIGGER = "CREATE TRIGGER {name} AFTER INSERT ON {table} FOR EACH {each} {when} EXECUTE FUNCTION {function}()"
 OURS = {
     "name": "wal2lake_x", "table": "public.plain", "each": "STATEMENT", "function": "wal2lake_changes.f",
-    "rights": "SECURITY DEFINER",
+    "rights": "SECURITY DEFINER", "when": "",
 }  # fmt: skip
 
 
@@ -381,6 +381,7 @@ OURS = {
         ({"rights": "SECURITY INVOKER"}, False),
         ({"name": "theirs"}, False),
         ({"each": "ROW"}, False),
+        ({"when": "WHEN (pg_is_in_recovery())"}, False),
         ({"function": "wal2lake.f"}, False),
     ],
     ids=str,

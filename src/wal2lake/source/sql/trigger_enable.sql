@@ -13,8 +13,8 @@ BEGIN
     JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE t.tgrelid = relation AND NOT t.tgisinternal AND t.tgenabled <> 'A'
       AND starts_with(t.tgname::text, 'wal2lake_')
-      -- AFTER, and FOR EACH STATEMENT
-      AND t.tgtype::int & 67 = 0
+      -- AFTER, FOR EACH STATEMENT, and without WHEN, which would be evaluated with the rights of who writes.
+      AND t.tgtype::int & 67 = 0 AND t.tgqual IS NULL
       AND n.nspname = 'wal2lake_changes' AND p.prosecdef AND p.proowner = n.nspowner
       AND has_table_privilege(n.nspowner, t.tgrelid, 'TRIGGER');
     FOREACH one IN ARRAY coalesce(ours, '{}') LOOP
