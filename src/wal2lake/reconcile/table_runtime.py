@@ -207,8 +207,7 @@ class TableRuntime(TableLife):
         """Its position in the lake is known; apply what follows. A rename that failed is retried."""
         self._on(events.found_in_lake)
         self._update(target=applied.schema.id)
-        if self.rename is not None:
-            self.rename = replace(self.rename, failed=False)
+        self._retry_rename()
         self.advance(applied, remaining)
 
     def position_unusable(self, error: Wal2LakeError, only_copy_helps: bool) -> None:
@@ -236,6 +235,10 @@ class TableRuntime(TableLife):
         self._update(target=name)
         if self.applied is not None:
             self.applied = replace(self.applied, schema=replace(self.applied.schema, id=name))
+
+    def _retry_rename(self) -> None:
+        if self.rename is not None:
+            self.rename = replace(self.rename, failed=False)
 
     def not_renamed(self) -> None:
         """The rename waits until the table is retried."""
@@ -267,8 +270,11 @@ class TableRuntime(TableLife):
         self._on(events.copy_began, seen, self.copy_requested_at)
 
     def finish(self, applied: Applied, remaining: Iterable[Manifest]) -> None:
-        """The running job has committed."""
-        self._on(events.copy_committed if self.state is TableState.SNAPSHOT else events.batch_committed)
+        """The running job has committed. If that was a copy, a rename that failed before it is retried."""
+        is_copy = self.state is TableState.SNAPSHOT
+        self._on(events.copy_committed if is_copy else events.batch_committed)
+        if is_copy:
+            self._retry_rename()
         self.advance(applied, remaining)
 
     def abandon(self) -> None:

@@ -46,6 +46,18 @@ def test_a_copy_that_is_requested_during_an_apply_stays_requested() -> None:
     assert (table.copying_for, table.copy_requested_at) == (NOON, NOON + timedelta(seconds=1))
 
 
+def test_a_rename_that_failed_is_retried_after_a_copy() -> None:
+    """Otherwise its readers find it under a former name, or a temporary one, for as long as the run lasts."""
+    table = copied()
+    table.set_rename(TableId("public", "renamed"))
+    table.not_renamed()
+    table.request_copy(NOON)
+    table.begin_copy(1)
+    assert table.rename_failed
+    table.finish(applied(1), [])
+    assert (table.renaming, table.rename_failed) == (TableId("public", "renamed"), False)
+
+
 def test_a_copy_leads_from_pending_to_catchup() -> None:
     table = run()
     table.request_copy()
