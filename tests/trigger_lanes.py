@@ -13,6 +13,7 @@ from servers import Database
 from wal2lake.config import Config
 from wal2lake.position import Lsn
 from wal2lake.source import Connection, TriggerSource, connect, follow_columns
+from wal2lake.source.ports import StreamRequest
 from wal2lake.source.triggers import TriggerStream
 
 GROUP = "g"
@@ -51,6 +52,7 @@ class Lane:
             conn.execute(f"SET TRANSACTION SNAPSHOT '{taken.snapshot.name}'".encode())
             for schema in schemas:
                 self.rows[schema.oid] = contents(conn, str(schema.oid))
+        self._at.append((self.position, {oid: Counter(rows) for oid, rows in self.rows.items()}))
 
     def open(self, binary: bool = False) -> TriggerStream:
         group = self.config.groups[0]
@@ -58,9 +60,8 @@ class Lane:
         def refresh(conn: Connection) -> None:
             follow_columns(conn, self.source.slot_name, self.config.tables_of(group))
 
-        return TriggerStream(
-            self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh, binary
-        )
+        request = StreamRequest(self.source.slot_name, (), self.position, binary=binary)
+        return TriggerStream.of(self.config.source, GROUP, request, self.token, refresh)
 
     def drain(self, stream: TriggerStream, acknowledge: bool = True, apply: bool = True) -> bool:
         """One drain, if anything has come; then all that the rows say is what its snapshot sees.
@@ -80,7 +81,7 @@ class Lane:
         _, _, end, _ = struct.unpack(">Bqqq", found[-1][26:51])
         assert end > self.position
         self._at.append((Lsn(end), {oid: Counter(rows) for oid, rows in self.rows.items()}))
-        del self._at[:-20]
+        del self._at[:-200]
         token = stream.token(Lsn(end))
         assert token is not None
         if acknowledge:

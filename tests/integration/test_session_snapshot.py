@@ -17,6 +17,7 @@ from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import SourceBusy
 from wal2lake.source.copies import session_snapshot
+from wal2lake.source.copies.snapshot_session import SnapshotSession
 from wal2lake.source.sessions.connect import connect
 from wal2lake.source.sessions.locking import Patience
 
@@ -25,7 +26,8 @@ _PEEK = "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'p
 
 def take(database: Database, patience: Patience | None = None) -> session_snapshot.SessionSnapshot:
     source = SourceConfig(dsn=database.dsn)
-    return session_snapshot.take(partial(connect, source), patience or Patience())
+    with SnapshotSession(partial(connect, source)) as session:
+        return session_snapshot.take(session, patience or Patience())
 
 
 @contextlib.contextmanager
