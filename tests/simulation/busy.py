@@ -27,6 +27,10 @@ class Busy:
         """statements of a step"""
         self._commanding = self._chance.choice((0.0, 0.0, 0.1, 0.3))
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
+        self._waiting = self._chance.choice((0.0, 0.0, 0.1, 0.4))
+        """how often a commit waits for a synchronous standby"""
+        self._changing = self._chance.choice((0.0, 0.05, 0.15))
+        """how often wal_level, or how many slots there may be, changes"""
         self._open: dict[int, Transaction] = {}
         self._paused: set[str] = set()
 
@@ -38,8 +42,24 @@ class Busy:
                 tx.insert("a", id=str(number), v=self._chance.choice(LONG), n="0")
 
         world.server.run(make)
+        if self._changes(world):
+            self._change_server(world)
+
+    def _changes(self, world: World) -> bool:
+        """Whether the group may be captured in several ways."""
+        return world.capture == "auto"
+
+    def _change_server(self, world: World) -> None:
+        server = world.server
+        match self._chance.randrange(3):
+            case 0:
+                server.slots_max = self._chance.choice((0, 100))
+            case _:
+                server.change_wal_level("replica" if server.wal_level == "logical" else "logical")
 
     def step(self, world: World) -> None:
+        if self._changes(world) and self._chance.random() < self._changing:
+            self._change_server(world)
         if self._chance.random() < self._commanding:
             self._command(world)
             return
@@ -53,17 +73,33 @@ class Busy:
                 transaction.attempt(self._statement)
         if self._sessions == 1 or self._chance.random() < 0.4:
             self._end(number)
+        self._answer(world)
+
+    def _answer(self, world: World) -> None:
+        """The standby answers those that wait, soon or late, in any order."""
+        for transaction in world.server.waiting:
+            if self._chance.random() < 0.3:
+                world.server.show(transaction)
 
     def finish(self, world: World) -> None:
         for number in list(self._open):
             self._end(number)
+        for transaction in world.server.waiting:
+            world.server.show(transaction)
+        if self._changes(world) and self._chance.random() < 0.7:
+            world.server.slots_max = 100
+            if world.server.wal_level != "logical":
+                world.server.change_wal_level("logical")
         if self._paused:
             self._resume(world, sorted(self._paused))
 
     def _end(self, number: int) -> None:
         transaction = self._open.pop(number)
         if not transaction.ended:
-            transaction.commit() if self._chance.random() < 0.9 else transaction.rollback()
+            if self._chance.random() < 0.9:
+                transaction.commit(waits=self._chance.random() < self._waiting)
+            else:
+                transaction.rollback()
 
     def _statement(self, tx: Transaction) -> None:
         table, id = self._chance.choice(TABLES), str(self._chance.randrange(IDS))

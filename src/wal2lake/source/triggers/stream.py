@@ -83,7 +83,7 @@ class TriggerStream(Closing):
     def read(self, timeout: float, wake: Sequence[int] = ()) -> Messages:
         if self._under_way is None:
             self._await_look(timeout, wake)
-            if self._clock.monotonic() - self._looked_at < LOOK_SECONDS:
+            if self._before_look() > 0:
                 return Messages.of([])
             self._look()
         if self._under_way is None:
@@ -95,9 +95,11 @@ class TriggerStream(Closing):
         return Messages.of([])
 
     def _await_look(self, timeout: float, wake: Sequence[int]) -> None:
-        left = self._looked_at + LOOK_SECONDS - self._clock.monotonic()
-        if left > 0:
+        if (left := self._before_look()) > 0:
             self._buffers.wait(max(0.0, min(timeout, left)), wake)
+
+    def _before_look(self) -> float:
+        return self._looked_at + LOOK_SECONDS - self._clock.monotonic()
 
     def _look(self) -> None:
         """See whether anything has come, and begin a drain then."""
@@ -161,6 +163,9 @@ class TriggerStream(Closing):
         self._start(drain)
         if filled:
             self._answers[position] = asked
+        elif self._pending:
+            # What it sees was drained before, and would be drained at a later position if that were lost.
+            self._answers[max(self._pending)] = asked
         else:
             self._buffers.answer(asked, True)
 
