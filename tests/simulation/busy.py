@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from simulation.postgres_tables import Blocked, Refused
 from simulation.postgres_transactions import Transaction
+from simulation.remedies import ENOUGH_SLOTS
 from simulation.world import World
 from wal2lake.errors import Wal2LakeError
 
@@ -29,8 +30,10 @@ class Busy:
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
         self._waiting = self._chance.choice((0.0, 0.0, 0.1, 0.4))
         """how often a commit waits for a synchronous standby"""
-        self._changing = self._chance.choice((0.0, 0.05, 0.15))
+        self._changing = self._chance.choice((0.05, 0.1, 0.2))
         """how often wal_level, or how many slots there may be, changes"""
+        self._idling = self._chance.choice((0.0, 0.1, 0.3))
+        """how often nothing is written for a while, in which capture may change its mode; transactions stay open"""
         self._open: dict[int, Transaction] = {}
         self._paused: set[str] = set()
 
@@ -53,13 +56,16 @@ class Busy:
         server = world.server
         match self._chance.randrange(3):
             case 0:
-                server.slots_max = self._chance.choice((0, 100))
+                server.slots_max = self._chance.choice((0, ENOUGH_SLOTS))
             case _:
                 server.change_wal_level("replica" if server.wal_level == "logical" else "logical")
 
     def step(self, world: World) -> None:
-        if self._changes(world) and self._chance.random() < self._changing:
-            self._change_server(world)
+        if self._changes(world):
+            if self._chance.random() < self._changing:
+                self._change_server(world)
+            if self._chance.random() < self._idling:
+                world.executor.sleep(self._chance.choice((1.0, 4.0, 12.0)))
         if self._chance.random() < self._commanding:
             self._command(world)
             return
@@ -86,10 +92,10 @@ class Busy:
             self._end(number)
         for transaction in world.server.waiting:
             world.server.show(transaction)
-        if self._changes(world) and self._chance.random() < 0.7:
-            world.server.slots_max = 100
-            if world.server.wal_level != "logical":
-                world.server.change_wal_level("logical")
+        # What is requested can be done in either mode.
+        world.server.slots_max = ENOUGH_SLOTS
+        if self._changes(world) and world.server.wal_level != "logical" and self._chance.random() < 0.7:
+            world.server.change_wal_level("logical")
         if self._paused:
             self._resume(world, sorted(self._paused))
 

@@ -210,14 +210,16 @@ def state_of(world: World, record: Applied) -> State:
 
     Triggers capture what their drains see, and a boundary is where the stream of a slot takes over.
     """
+    server = world.server
     for group in groups(world):
-        lane = world.server.lanes_seen.get(slot_name(group, world.server.database), {})
         stretch = stretch_of(world, group)
         crossed = stretch.crossing.until if stretch is not None and stretch.crossing is not None else None
-        drained = stretch is not None and (stretch.by_triggers or (crossed is not None and record.lsn < crossed))
-        positions = [position for position in lane if position <= record.lsn]
-        if drained and positions:
-            return lane[max(positions)]
+        if stretch is None or not (stretch.by_triggers or (crossed is not None and record.lsn < crossed)):
+            continue
+        seen = {position: server.seen_by[token] for position, token in world.drained.get(group, {}).items()}
+        seen |= server.copies_saw.get(slot_name(group, server.database), {})
+        if positions := [position for position in seen if position <= record.lsn]:
+            return seen[max(positions)]
     return world.server.state_at(record.lsn, record.visibility)
 
 

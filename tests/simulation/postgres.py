@@ -111,8 +111,10 @@ class ScriptedPostgres:
     known_positions: dict[str, Lsn] = field(default_factory=dict)
     """what a state store in this database was told, by group"""
     triggers: Triggers = field(default_factory=Triggers)
-    lanes_seen: dict[str, dict[Lsn, State]] = field(default_factory=dict)
-    """what drains and copies of each lane saw, by their positions"""
+    copies_saw: dict[str, dict[Lsn, State]] = field(default_factory=dict)
+    """what copies saw, by lane and by their positions"""
+    seen_by: dict[str, State] = field(default_factory=dict)
+    """what drains saw, by their snapshots"""
     emptied: Callable[[str, frozenset[int]], object] = lambda lane, xids: None
     """called before rows of these transactions are deleted from buffers of a lane"""
     connections: int = 0
@@ -195,7 +197,7 @@ class ScriptedPostgres:
     @property
     def running(self) -> list[int]:
         """The numbers of transactions that are not over for everybody."""
-        return sorted(one.xid for one in (*self._open, *self._waiting) if one.xid)
+        return sorted(one.xid for one in self.holding if one.xid)
 
     def snapshot(self) -> PgSnapshot:
         """The present one, as `pg_current_snapshot()` says."""
@@ -210,13 +212,17 @@ class ScriptedPostgres:
         self.snapshots[name] = held
         return held
 
+    @property
+    def holding(self) -> list[Transaction]:
+        """The transactions that hold locks: those that are open, and those that wait for a standby."""
+        return [*self._open, *self._waiting]
+
     def others(self, transaction: Transaction) -> list[Transaction]:
-        """The other transactions that hold locks."""
-        return [one for one in (*self._open, *self._waiting) if one is not transaction]
+        return [one for one in self.holding if one is not transaction]
 
     def is_written(self, heap: int) -> bool:
         """Whether a transaction that is not over has rows in a heap."""
-        return any(one.has_rows_in(heap) for one in (*self._open, *self._waiting))
+        return any(one.has_rows_in(heap) for one in self.holding)
 
     def mark(self) -> Lsn:
         """Write an empty transaction; a position that the stream will reach."""

@@ -371,7 +371,8 @@ class Transaction:
     # Its end
 
     def attempt(self, statement: Callable[[Transaction], T]) -> T:
-        """Run a statement that leaves nothing behind if it is refused, as after a savepoint."""
+        """Run a statement that leaves nothing behind if it is refused, as if it had not been run."""
+        xid = self.xid
         before = (
             dict(self._tables), {heap: dict(rows) for heap, rows in self._rows.items()}, dict(self._publications),
             list(self.changes), list(self._captured), dict(self._locks), set(self._row_locks),
@@ -380,6 +381,7 @@ class Transaction:
         try:
             return statement(self)
         except (Blocked, Refused):
+            self.xid = xid
             self._tables, self._rows, self._publications, self.changes, self._captured = before[:5]
             self._locks, self._row_locks, self._versions = before[5:]
             raise

@@ -97,7 +97,7 @@ class ScriptedTriggerSource(ScriptedSource):
     def _noted(self, opened: OpenSnapshot) -> OpenSnapshot:
         """What it sees is what the lake has at its position, for checks."""
         if (held := self._server.snapshots.get(opened.snapshot.name)) is not None:
-            self._server.lanes_seen.setdefault(self.slot_name, {})[opened.snapshot.lsn] = held.state
+            self._server.copies_saw.setdefault(self.slot_name, {})[opened.snapshot.lsn] = held.state
         return opened
 
     def crossing(self) -> WalCrossing:

@@ -181,7 +181,7 @@ class ScriptedBuffers:
 
     def read(self, drain: Drain, last: PgSnapshot | None, binary: bool) -> Iterator[Messages]:
         server = self._require()
-        server.lanes_seen.setdefault(self._lane, {})[drain.position] = self._state
+        server.seen_by[str(drain.snapshot)] = self._state
         yield Messages.of([messages.begin(drain.position - 1, drain.us, drain.snapshot.xmax)])
         for filled in drain.filled:
             buffer = filled.buffer

@@ -15,6 +15,7 @@ from wal2lake.state import TableRecord
 if TYPE_CHECKING:
     from simulation.world import World
 
+ENOUGH_SLOTS = 100
 _IDENTITY = re.compile(r"ALTER TABLE (\S+) REPLICA IDENTITY FULL")
 _LEAVES = re.compile(r"pg_partition_tree\('([^']+)'\).*REPLICA IDENTITY FULL")
 _COMMAND = re.compile(r"wal2lake tables (resync|resume) ('[^']*'|[^\s;]+)")
@@ -40,6 +41,12 @@ def carry_out(world: World, record: TableRecord) -> None:
                 mirror.resync([] if table == "--all" else [table], all=table == "--all")
         except Wal2LakeError as error:
             world.notes.append(f"{remedy}: {error}")
+        done = True
+    if "ALTER SYSTEM SET max_replication_slots" in remedy:
+        world.server.slots_max = ENOUGH_SLOTS
+        done = True
+    if "ALTER SYSTEM SET wal_level = logical" in remedy:
+        world.server.change_wal_level("logical")
         done = True
     assert done or remedy.startswith("No action needed"), f"{record.id}: {record.error}: what is to be done? {remedy}"
 

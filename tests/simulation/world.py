@@ -32,11 +32,13 @@ from simulation.ports import SimulatedPorts
 from simulation.postgres import ScriptedPostgres
 from simulation.tasks import SimulatedTask, SimulatedWakeup, TaskKilled
 from simulation.waits import Waits
+from wal2lake.changelog import Manifest
 from wal2lake.changelog.storages.memory import Call as LogCall
 from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.errors import ConnectionFailed, Wal2LakeError
 from wal2lake.mirror import Mirror
+from wal2lake.position import Lsn
 from wal2lake.source.model import CopySource, ExportedSnapshot
 from wal2lake.state.memory import Call as StateCall
 from wal2lake.state.memory import MemoryState
@@ -121,6 +123,8 @@ class World:
         """how to close what a process has opened at the server, should it crash"""
         self._main: _Main | None = None
         self._mains = 0
+        self.drained: dict[str, dict[Lsn, str]] = {}
+        """by group: where manifests of triggers end, and the snapshots of their drains"""
         self.notes: list[str] = []
         """what may be, for people"""
         self.broken: list[str] = []
@@ -285,11 +289,19 @@ class World:
         self.call("lake", call.method, str(call.table or ""), call.done)
 
     def _log_call(self, call: LogCall) -> None:
+        if call.done and call.operation == "put_new" and "/manifests/" in call.name:
+            self._note_manifest(call.name)
         # Arrow calls the sink of a segment: no other task may run inside of it.
         if call.operation == "segment.write":
             self._hook("log", call.operation, call.name, call.done)
         else:
             self.call("log", call.operation, call.name, call.done)
+
+    def _note_manifest(self, name: str) -> None:
+        text = self.storage.peek(name)
+        manifest = Manifest.from_json(text.decode()) if text is not None else None
+        if manifest is not None and manifest.token in self.server.seen_by:
+            self.drained.setdefault(name.split("/")[0], {})[manifest.to_lsn] = manifest.token
 
     # What the servers need
 
