@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 
 from simulation.faults import Port
 from simulation.planted_bugs import BUGS, Bug, Patch, bug
-from wal2lake.position import Lsn
+from wal2lake.position import ZERO, Lsn
 from wal2lake.source.copies import session_snapshot
 from wal2lake.source.copies.session_snapshot import SessionSnapshot, SnapshotServer
 from wal2lake.source.polling import PollingStream
 from wal2lake.source.ports import ChangeSource, Crossed
 from wal2lake.source.sessions.locking import Patience
 from wal2lake.source.streaming import CrossingStream
-from wal2lake.source.trigger_source import WalCrossing
 from wal2lake.source.triggers import TriggerStream
 from wal2lake.source.triggers.contract import Drain
+from wal2lake.source.wal_crossing import WalCrossing
 from wal2lake.visibility import PgSnapshot, Visibility
 
 __all__ = ["BUGS", "Bug"]
@@ -122,7 +122,7 @@ def grants_a_copy_a_drain_that_may_be_lost(patch: Patch) -> None:
 
 @dataclass(frozen=True)
 class ByPosition(Visibility):
-    position: Lsn = Lsn(0)
+    position: Lsn = ZERO
 
     def sees(self, commit_lsn: int, xid: int) -> bool:
         return commit_lsn < self.position

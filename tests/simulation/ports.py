@@ -56,7 +56,7 @@ class SimulatedPorts:
         self._world, self.process = world, process
         self.executor: SimulatedExecutor = world.executor
         self.captures: list[SimulatedCapture] = []
-        self._waits = replace(world.waits, hooked=self._lane)
+        self._waits = replace(world.waits, hooked=self._lane, opened=world.opened)
 
     @property
     def logs(self) -> LogStorage:

@@ -64,7 +64,9 @@ class ScriptedSnapshots:
         )  # fmt: skip
 
     def export(self) -> HeldState:
-        return self._require().export()
+        held = self._require().export()
+        self._waits.opened(held.close)
+        return held
 
     def sleep(self, seconds: float) -> None:
         self._waits.sleep(seconds)

@@ -42,13 +42,24 @@ def carry_out(world: World, record: TableRecord) -> None:
         except Wal2LakeError as error:
             world.notes.append(f"{remedy}: {error}")
         done = True
-    if "ALTER SYSTEM SET max_replication_slots" in remedy:
-        world.server.slots_max = ENOUGH_SLOTS
-        done = True
-    if "ALTER SYSTEM SET wal_level = logical" in remedy:
-        world.server.change_wal_level("logical")
-        done = True
+    done = _change_server(world, record, remedy) or done
     assert done or remedy.startswith("No action needed"), f"{record.id}: {record.error}: what is to be done? {remedy}"
+
+
+def _change_server(world: World, record: TableRecord, remedy: str) -> bool:
+    """Change a setting of the server; then have the table tried again at once, not in half an hour."""
+    server = world.server
+    if "ALTER SYSTEM SET max_replication_slots" in remedy:
+        server.slots_max = ENOUGH_SLOTS
+    elif "ALTER SYSTEM SET wal_level = logical" in remedy:
+        server.change_wal_level("logical")
+    else:
+        return False
+    try:
+        world.mirror("healer").resume([str(record.id)])
+    except Wal2LakeError as error:
+        world.notes.append(f"{remedy}: {error}")
+    return True
 
 
 def _without_identity(world: World, remedy: str) -> list[TableId]:

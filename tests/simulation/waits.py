@@ -21,6 +21,8 @@ class Waits:
     readable: Callable[[Sequence[int], float], bool] = _readable
     """whether one of some descriptors is readable within so many seconds"""
     sleep: Callable[[float], object] = time.sleep
+    opened: Callable[[Callable[[], object]], object] = lambda close: None
+    """told of what ends with the process that works"""
     hooked: Callable[[Any, Sequence[str]], Any] = lambda target, plain: target
     """a session with what is to happen around its calls, but for its plain ones"""
 

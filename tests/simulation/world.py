@@ -301,7 +301,7 @@ class World:
         text = self.storage.peek(name)
         manifest = Manifest.from_json(text.decode()) if text is not None else None
         if manifest is not None and manifest.token in self.server.seen_by:
-            self.drained.setdefault(name.split("/")[0], {})[manifest.to_lsn] = manifest.token
+            self.drained.setdefault(name.split("/", maxsplit=1)[0], {})[manifest.to_lsn] = manifest.token
 
     # What the servers need
 
