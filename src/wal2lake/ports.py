@@ -48,7 +48,7 @@ class MirrorPorts(Protocol):
 
 
 def as_logged(logs: LogStorage, group: GroupConfig) -> GroupConfig:
-    """A group with `capture = "auto"` that triggers capture is told so; any other is as it is."""
+    """A group with `capture = "auto"` that triggers capture has that mode; any other is as it is."""
     if group.capture == "auto":
         # A damaged log is reported by what reads it.
         with suppress(ChangeLogDamaged):

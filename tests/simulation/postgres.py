@@ -1,7 +1,8 @@
-"""A PostgreSQL server as a model in memory: tables, transactions, WAL, publications, slots and exported snapshots.
+"""A PostgreSQL server as a model in memory: tables, transactions, WAL, publications, slots, snapshots and triggers.
 
     transactions   `begin()`, or `run(lambda tx: …)` for one that commits; several may be open at once
     the stream     `stream(request)`: real pgoutput bytes, as a ChangeSource
+    its lanes      `polled(request)`, `buffers(lane)`: what the product's own polling and drains ask of a session
     the catalog    `catalog()`, `control()`, and `source(config, group)` as a SourceDatabase
     the oracle     `contents(table, position)`: the rows at any commit position, as a multiset
 
