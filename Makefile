@@ -85,7 +85,7 @@ life-test: setup ## tables and groups are added and dropped at random under load
 simulate: SEEDS = 10000
 simulate: setup ## the whole mirror in memory, with faults; SEEDS=10000, SEED= begins with one, SEEDS=1 repeats it
 	@cd tests && PYTHONWARNINGS=ignore ../$(RUN) -m simulation.campaign --seeds $(SEEDS) $(if $(SEED),--seed $(SEED)) \
-	    $(if $(WORKLOAD),--workload $(WORKLOAD)) $(if $(LAKE_SECONDS),--lake-seconds $(LAKE_SECONDS)) \
+	    $(if $(WORKLOAD),--workload $(WORKLOAD)) $(if $(CAPTURE),--capture $(CAPTURE)) $(if $(LAKE_SECONDS),--lake-seconds $(LAKE_SECONDS)) \
 	    $(if $(STEPS),--steps $(STEPS)) $(if $(FAULTS),--faults '$(FAULTS)')
 
 failure-test: setup ## one table fails for long under load; SECONDS=600

@@ -206,3 +206,17 @@ def _drop(admin: psycopg.Connection[Any], name: str) -> None:
 
     wait_until(without_slots, 20, f"the replication slots of {name} are released")
     admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def nobody_answers(database: Database) -> Iterator[None]:
+    """Commits wait for a synchronous standby that is not there."""
+    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    database.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: database.rows("SHOW synchronous_standby_names") == [("nobody",)], 10, "the setting")
+    try:
+        yield
+    finally:
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        database.execute("SELECT pg_reload_conf()")
+        database.rows("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from servers import Database
+from simulation.postgres import ScriptedPostgres
 from wal2lake.config import Config
 from wal2lake.position import Lsn
-from wal2lake.source import Connection, TriggerSource, connect, follow_columns
+from wal2lake.source import Connection, SourceDatabase, TriggerSource, connect, follow_columns
+from wal2lake.source.ports import StreamRequest
 from wal2lake.source.triggers import TriggerStream
 
 GROUP = "g"
@@ -32,7 +34,10 @@ class Lane:
     def __init__(self, database: Database, directory: Path, tables: Iterable[str] = ("public.*",)) -> None:
         self.database = database
         self.config = config_of(database, directory, tables)
-        self.source = TriggerSource(self.config, self.config.groups[0])
+        self.source: SourceDatabase = TriggerSource(self.config, self.config.groups[0])
+        self._reset()
+
+    def _reset(self) -> None:
         self.rows: dict[int, Counter[Row]] = {}
         self.marks: list[int] = []
         """tables that have to be re-copied"""
@@ -51,6 +56,7 @@ class Lane:
             conn.execute(f"SET TRANSACTION SNAPSHOT '{taken.snapshot.name}'".encode())
             for schema in schemas:
                 self.rows[schema.oid] = contents(conn, str(schema.oid))
+        self._at.append((self.position, {oid: Counter(rows) for oid, rows in self.rows.items()}))
 
     def open(self, binary: bool = False) -> TriggerStream:
         group = self.config.groups[0]
@@ -58,9 +64,8 @@ class Lane:
         def refresh(conn: Connection) -> None:
             follow_columns(conn, self.source.slot_name, self.config.tables_of(group))
 
-        return TriggerStream(
-            self.config.source, GROUP, self.source.slot_name, self.position, self.token, refresh, binary
-        )
+        request = StreamRequest(self.source.slot_name, (), self.position, binary=binary)
+        return TriggerStream.of(self.config.source, GROUP, request, self.token, refresh)
 
     def drain(self, stream: TriggerStream, acknowledge: bool = True, apply: bool = True) -> bool:
         """One drain, if anything has come; then all that the rows say is what its snapshot sees.
@@ -80,7 +85,7 @@ class Lane:
         _, _, end, _ = struct.unpack(">Bqqq", found[-1][26:51])
         assert end > self.position
         self._at.append((Lsn(end), {oid: Counter(rows) for oid, rows in self.rows.items()}))
-        del self._at[:-20]
+        del self._at[:-200]
         token = stream.token(Lsn(end))
         assert token is not None
         if acknowledge:
@@ -155,3 +160,25 @@ def contents(conn: object, oid: str) -> Counter[Row]:
             )
             for row in range(result.ntuples)
         )
+
+
+class ScriptedLane(Lane):
+    """The same on the scripted server."""
+
+    def __init__(self, model: ScriptedPostgres, config: Config) -> None:
+        self.model, self.config = model, config
+        self.source = model.source(config, config.groups[0])
+        self._reset()
+
+    def begin(self) -> None:
+        schemas = self.source.discover()
+        assert self.source.publish(schemas) == {}
+        with self.source.create_slot() as taken:
+            self.position, self.token = taken.snapshot.lsn, taken.snapshot.token
+            for schema in schemas:
+                self.rows[schema.oid] = self.model.snapshot_contents(taken.snapshot.name, schema.oid)
+
+    def open(self, binary: bool = False) -> TriggerStream:
+        assert not binary
+        lane = self.source.slot_name
+        return TriggerStream(self.model.buffers(lane), lane, self.position, self.token)

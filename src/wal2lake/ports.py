@@ -47,6 +47,16 @@ class MirrorPorts(Protocol):
         """The capture of a group, with what to call after each report."""
 
 
+def as_logged(logs: LogStorage, group: GroupConfig) -> GroupConfig:
+    """A group with `capture = "auto"` that triggers capture has that mode; any other is as it is."""
+    if group.capture == "auto":
+        # A damaged log is reported by what reads it.
+        with suppress(ChangeLogDamaged):
+            if ChangeLog(logs, group.name).by_triggers:
+                return group.model_copy(update={"capture": "trigger"})
+    return group
+
+
 class SystemPorts:
     def __init__(self, config: Config, spark: SparkSession | None = None, executor: Executor = SYSTEM_EXECUTOR) -> None:
         """`spark`: a session to work with, which is never stopped; without one a driver is started."""
@@ -60,11 +70,7 @@ class SystemPorts:
         return open_store(self._config, None if other else Installation.of(self._config.changelog_path))
 
     def source(self, group: GroupConfig) -> SourceDatabase:
-        if group.capture == "auto":
-            # A damaged log is reported by what reads it.
-            with suppress(ChangeLogDamaged):
-                if ChangeLog(self.logs, group.name).by_triggers:
-                    group = group.model_copy(update={"capture": "trigger"})
+        group = as_logged(self.logs, group)
         return (TriggerSource if group.triggers else Source)(self._config, group)
 
     def lake(self, on_demand: bool) -> LakeTables:

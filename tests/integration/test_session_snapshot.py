@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import psycopg
 import pytest
 
 from change_sources import SLOT
-from servers import Database
+from servers import Database, nobody_answers
 from waiting import wait_until
 from wal2lake.config import SourceConfig
 from wal2lake.errors import SourceBusy
 from wal2lake.source.copies import session_snapshot
+from wal2lake.source.copies.snapshot_session import SnapshotSession
 from wal2lake.source.sessions.connect import connect
 from wal2lake.source.sessions.locking import Patience
 
@@ -25,21 +25,8 @@ _PEEK = "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'p
 
 def take(database: Database, patience: Patience | None = None) -> session_snapshot.SessionSnapshot:
     source = SourceConfig(dsn=database.dsn)
-    return session_snapshot.take(partial(connect, source), patience or Patience())
-
-
-@contextlib.contextmanager
-def nobody_answers(database: Database) -> Iterator[None]:
-    """Commits wait for a synchronous standby that is not there."""
-    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    database.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: database.rows("SHOW synchronous_standby_names") == [("nobody",)], 10, "the setting")
-    try:
-        yield
-    finally:
-        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        database.execute("SELECT pg_reload_conf()")
-        database.rows("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    with SnapshotSession(partial(connect, source)) as session:
+        return session_snapshot.take(session, patience or Patience())
 
 
 def commits(database: Database, statement: str) -> threading.Thread:

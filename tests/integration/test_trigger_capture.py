@@ -589,6 +589,23 @@ def test_a_dropped_table_is_drained_and_forgotten(lane: Lane) -> None:
     assert lane.database.value("SELECT count(*) FROM pg_proc WHERE proname LIKE 'capture_%'") == 0
 
 
+@pytest.mark.timeout(60)
+def test_a_drain_does_not_wait_for_a_table_that_is_locked(make: Callable[..., Lane]) -> None:
+    """Whether triggers are as they should be is looked at once a second; an open TRUNCATE or DDL must not stop that."""
+    lane = make(
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE TABLE parted (k int) PARTITION BY RANGE (k);"
+        "CREATE TABLE parted_0 PARTITION OF parted FOR VALUES FROM (0) TO (10)"
+    )
+    with closing(lane.database.connect(autocommit=False)) as other:
+        other.execute("TRUNCATE parted")
+        lane.database.execute("INSERT INTO t VALUES (1)")
+        with lane.open() as stream:
+            assert lane.drain(stream)
+        other.rollback()
+    equal(lane, "t")
+
+
 def test_a_copy_is_at_the_position_of_its_drain(lane: Lane) -> None:
     """Under writers: what the snapshot of a copy sees, and what is drained after it, are the table."""
     stop = threading.Event()

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from simulation.postgres_tables import Blocked, Refused
 from simulation.postgres_transactions import Transaction
+from simulation.remedies import ENOUGH_SLOTS
 from simulation.world import World
 from wal2lake.errors import Wal2LakeError
 
@@ -27,6 +28,12 @@ class Busy:
         """statements of a step"""
         self._commanding = self._chance.choice((0.0, 0.0, 0.1, 0.3))
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
+        self._waiting = self._chance.choice((0.0, 0.0, 0.1, 0.4))
+        """how often a commit waits for a synchronous standby"""
+        self._changing = self._chance.choice((0.05, 0.1, 0.2))
+        """how often wal_level, or how many slots there may be, changes"""
+        self._idling = self._chance.choice((0.0, 0.1, 0.3))
+        """how often nothing is written for a while, in which capture may change its mode; transactions stay open"""
         self._open: dict[int, Transaction] = {}
         self._paused: set[str] = set()
 
@@ -38,8 +45,27 @@ class Busy:
                 tx.insert("a", id=str(number), v=self._chance.choice(LONG), n="0")
 
         world.server.run(make)
+        if self._changes(world):
+            self._change_server(world)
+
+    def _changes(self, world: World) -> bool:
+        """Whether the group may be captured in several ways."""
+        return world.capture == "auto"
+
+    def _change_server(self, world: World) -> None:
+        server = world.server
+        match self._chance.randrange(3):
+            case 0:
+                server.slots_max = self._chance.choice((0, ENOUGH_SLOTS))
+            case _:
+                server.change_wal_level("replica" if server.wal_level == "logical" else "logical")
 
     def step(self, world: World) -> None:
+        if self._changes(world):
+            if self._chance.random() < self._changing:
+                self._change_server(world)
+            if self._chance.random() < self._idling:
+                world.executor.sleep(self._chance.choice((1.0, 4.0, 12.0)))
         if self._chance.random() < self._commanding:
             self._command(world)
             return
@@ -53,17 +79,33 @@ class Busy:
                 transaction.attempt(self._statement)
         if self._sessions == 1 or self._chance.random() < 0.4:
             self._end(number)
+        self._answer(world)
+
+    def _answer(self, world: World) -> None:
+        """The standby answers those that wait, soon or late, in any order."""
+        for transaction in world.server.waiting:
+            if self._chance.random() < 0.3:
+                world.server.show(transaction)
 
     def finish(self, world: World) -> None:
         for number in list(self._open):
             self._end(number)
+        for transaction in world.server.waiting:
+            world.server.show(transaction)
+        # What is requested can be done in either mode.
+        world.server.slots_max = ENOUGH_SLOTS
+        if self._changes(world) and world.server.wal_level != "logical" and self._chance.random() < 0.7:
+            world.server.change_wal_level("logical")
         if self._paused:
             self._resume(world, sorted(self._paused))
 
     def _end(self, number: int) -> None:
         transaction = self._open.pop(number)
         if not transaction.ended:
-            transaction.commit() if self._chance.random() < 0.9 else transaction.rollback()
+            if self._chance.random() < 0.9:
+                transaction.commit(waits=self._chance.random() < self._waiting)
+            else:
+                transaction.rollback()
 
     def _statement(self, tx: Transaction) -> None:
         table, id = self._chance.choice(TABLES), str(self._chance.randrange(IDS))

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from simulation.faults import Fault
-from simulation.scenario import WORKLOADS, Scenario, run
+from simulation.scenario import CAPTURES, WORKLOADS, Scenario, run
 
 AT_ONCE = 10
 """seeds that a process is given"""
 PROGRESS_SECONDS = 10.0
 SHRINK_SECONDS = 300.0
+MODES = sorted({mode for modes in CAPTURES.values() for mode in modes})
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,13 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def campaign(
-    first: int, most: int, until: float, processes: int, say: Callable[[str], object], workload: str = ""
-) -> tuple[int, Failed | None]:
-    """Run seeds from `first` on, each with a workload of its own if none is given, until one fails, there were so many, or it is time; how many were run."""
+    first: int, most: int, until: float, processes: int, say: Callable[[str], object], workload: str = "",
+    capture: str = "",
+) -> tuple[int, Failed | None]:  # fmt: skip
+    """Run seeds from `first` on, until one fails, there were so many, or it is time; how many were run.
+
+    Each has a workload and a capture mode of its own if none is given.
+    """
     began = said = time.monotonic()
     done, given = 0, 0
     found: Failed | None = None
@@ -106,7 +111,7 @@ def campaign(
         while True:
             while found is None and given < most and time.monotonic() < until and len(running) < 2 * processes:
                 seeds = range(first + given, first + min(given + AT_ONCE, most))
-                some = [Scenario.of(seed, workload=workload) for seed in seeds]
+                some = [Scenario.of(seed, workload=workload, capture=capture) for seed in seeds]
                 running[pool.submit(attempts, some)] = len(some)
                 given += len(some)
             if not running:
@@ -129,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--steps", type=int, help="of one seed: steps of the workload")
     parser.add_argument("--workload", default="", choices=["", *WORKLOADS], help="none: each seed has its own")
+    parser.add_argument("--capture", default="", choices=["", *MODES], help="none: each seed has its own")
     parser.add_argument("--lake-seconds", type=float, help="of one seed: how long each commit in the lake takes")
     parser.add_argument("--faults", help="of one seed: codes of faults, or none")
     given = parser.parse_args(arguments)
@@ -140,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = given.seed if given.seed is not None else secrets.randbelow(1 << 31)
     began = time.monotonic()
     if given.seeds == 1:
-        scenario = Scenario.of(first, workload=given.workload)
+        scenario = Scenario.of(first, workload=given.workload, capture=given.capture)
         if given.lake_seconds is not None:
             scenario = replace(scenario, lake_seconds=given.lake_seconds)
         if given.steps is not None:
@@ -151,7 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done, failed = 1, attempt(scenario)
     else:
         say(f"seeds from {first} on")
-        done, failed = campaign(first, given.seeds, began + given.seconds, given.processes, say, given.workload)
+        until = began + given.seconds
+        done, failed = campaign(first, given.seeds, until, given.processes, say, given.workload, given.capture)
     seconds = time.monotonic() - began
     if failed is None:
         say(f"{done} seeds passed in {seconds:.0f} s: {done / seconds:.1f} a second")

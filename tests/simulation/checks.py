@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from simulation.disturbances import ANOTHER
 from simulation.memory_table import Row
 from simulation.postgres_tables import ScriptedTable, State, Text
 from wal2lake.changelog.manifest import Manifest
+from wal2lake.changelog.origin import Start, _from_json
 from wal2lake.errors import ErrorKind
 from wal2lake.lake import Applied
 from wal2lake.position import Lsn
@@ -21,9 +23,10 @@ from wal2lake.source.publishing import append_name, publication_name
 from wal2lake.source.publishing.slot import slot_name
 from wal2lake.state import TableRecord
 from wal2lake.state.lifecycle import GroupState, TableState
+from wal2lake.visibility import PgSnapshot
 
 if TYPE_CHECKING:
-    from simulation.postgres_stream import ScriptedStream
+    from simulation.postgres import SlotReader
     from simulation.world import World
 
 Contents = Counter[tuple[Any, ...]]
@@ -84,12 +87,22 @@ def differences(world: World) -> list[str]:
             found.append(f"{table.id} is not mirrored")
         elif record.state is not TableState.STREAMING:
             found.append(f"{table.id} is {record.state}: {record.error}")
+    found += stays_with_triggers(world)
     waiting = {table: at for table, at in world.requested.items() if world.copied.get(table, -1.0) < at}
     return [
         *found,
         *wrong(world),
         *(f"a re-copy of {table} was requested after {at:.3f} s and is not made" for table, at in waiting.items()),
     ]
+
+
+def stays_with_triggers(world: World) -> list[str]:
+    """Groups that could be captured by the WAL, and are to be then."""
+    server = world.server
+    possible = server.wal_level == "logical" and len(server.slots) < server.slots_max
+    captured = {group.name: stretch_of(world, group.name) for group in world.config.groups if group.capture == "auto"}
+    found = [name for name, stretch in captured.items() if stretch is not None and stretch.by_triggers]
+    return [f"group {name} is still captured by triggers" for name in found if possible]
 
 
 def wrong(world: World) -> list[str]:
@@ -138,7 +151,7 @@ def always(world: World) -> None:
     versions(world)
 
 
-def durable(world: World, stream: ScriptedStream, lsn: Lsn) -> None:
+def durable(world: World, stream: SlotReader, lsn: Lsn) -> None:
     """G1: what a stream acknowledges is in a manifest, if it gave anything of it."""
     group = next(name for name in groups(world) if slot_name(name, world.server.database) == stream.slot)
     logged = max(logged_to(world, group), world.server.slots[stream.slot].confirmed)
@@ -150,6 +163,17 @@ def durable(world: World, stream: ScriptedStream, lsn: Lsn) -> None:
             return
 
 
+def captured(world: World, lane: str, xids: frozenset[int]) -> None:
+    """G1: what is deleted from buffers is in a manifest."""
+    group = next(name for name in groups(world) if slot_name(name, world.server.database) == lane)
+    stretch, newest = stretch_of(world, group), newest_manifest(world, group)
+    token = newest.token if newest is not None and stretch is not None and newest.number >= stretch.manifest else None
+    token = token or (stretch.token if stretch is not None else None)
+    lost = [xid for xid in sorted(xids) if token is None or not PgSnapshot.parse(token).sees(xid)]
+    if lost:
+        world.broken.append(f"rows of transaction {lost[0]} are deleted from their buffer, and are in no manifest")
+
+
 def groups(world: World) -> set[str]:
     """The groups that are configured, and those that were made and are not dropped yet."""
     made = world.state.store.group_specs if world.state.store is not None else {}
@@ -158,10 +182,15 @@ def groups(world: World) -> set[str]:
 
 def logged_to(world: World, group: str) -> Lsn:
     """Where the newest manifest of a group ends."""
+    newest = newest_manifest(world, group)
+    return newest.to_lsn if newest is not None else Lsn(0)
+
+
+def newest_manifest(world: World, group: str) -> Manifest | None:
     start = f"{group}/manifests/"
     numbers = (int(name.removeprefix(start).removesuffix(".json")) for name in world.storage.peek_names(start))
     newest = world.storage.peek(f"{start}{max(numbers, default=0)}.json")
-    return Manifest.from_json(newest.decode()).to_lsn if newest is not None else Lsn(0)
+    return Manifest.from_json(newest.decode()) if newest is not None else None
 
 
 def versions(world: World) -> None:
@@ -176,8 +205,33 @@ def versions(world: World) -> None:
         check_version(world, record.oid, version.record, version.rows)
 
 
+def state_of(world: World, record: Applied) -> State:
+    """What a lake table with a record is to be: what the source was at its position, or what a drain has seen.
+
+    Triggers capture what their drains see, and a boundary is where the stream of a slot takes over.
+    """
+    server = world.server
+    for group in groups(world):
+        stretch = stretch_of(world, group)
+        crossed = stretch.crossing.until if stretch is not None and stretch.crossing is not None else None
+        if stretch is None or not (stretch.by_triggers or (crossed is not None and record.lsn < crossed)):
+            continue
+        seen = {position: server.seen_by[token] for position, token in world.drained.get(group, {}).items()}
+        seen |= server.copies_saw.get(slot_name(group, server.database), {})
+        if positions := [position for position in seen if position <= record.lsn]:
+            return seen[max(positions)]
+    return world.server.state_at(record.lsn, record.visibility)
+
+
+def stretch_of(world: World, group: str) -> Start | None:
+    """Where the last stretch of a group's log begins."""
+    text = world.storage.peek(f"{group}/group.json")
+    starts = [_from_json(start) for start in json.loads(text)["starts"]] if text is not None else []
+    return starts[-1] if starts else None
+
+
 def check_version(world: World, oid: int, record: Applied, rows: Iterable[Row]) -> None:
-    state = world.server.state_at(record.lsn)
+    state = state_of(world, record)
     table = state.tables.get(oid)
     schema = record.schema
     if (
@@ -212,12 +266,35 @@ def stopped(world: World, interrupted: Collection[str]) -> None:
     publications = {name for group in known for name in (publication_name(group), append_name(group))}
     made = set(server.state.publications)
     assert made <= publications, f"publications of nobody: {made - publications}"
+    check_lanes(world)
     assert not server.snapshots, "a copy has left its snapshot behind"
     holders = {group: session.process for group, session in world.state.leases.items() if session.process != ANOTHER}
     assert not holders, f"leases that were not released: {holders}"
     moving = [str(table) for table in world.lake.tables() if table.name.startswith("wal2lake_moving_")]
     assert not moving, f"lake tables that were moved aside: {moving}"
     assert not (left := orphans(world, interrupted)), f"files of the change log that nothing needs: {left[:5]}"
+
+
+def check_lanes(world: World) -> None:
+    """Of each group there is what its capture mode needs, and nothing of another one."""
+    server = world.server
+    for group in groups(world):
+        stretch, name = stretch_of(world, group), slot_name(group, server.database)
+        lane = server.triggers.lanes.get(name)
+        if stretch is not None and stretch.by_triggers:
+            made = {publication_name(group), append_name(group)} & set(server.state.publications)
+            assert name not in server.slots, f"group {group} has triggers, and a slot"
+            assert not made, f"group {group} has triggers, and publications: {made}"
+        else:
+            assert lane is None, f"group {group} has a slot, and triggers or buffers of {list(lane.buffers)}"
+    lanes = {slot_name(group, server.database) for group in groups(world)}
+    assert set(server.triggers.lanes) <= lanes, "lanes of nobody"
+    filled = [one for name in lanes for one in server.triggers.buffers(name)]
+    for oid, one in server.triggers.installed.items():
+        assert any(one is other for other in filled), f"triggers of table {oid} fill no buffer of a lane"
+        assert not one.rows or oid not in server.state.tables, (
+            f"the buffer of table {oid} has {len(one.rows)} rows left"
+        )
 
 
 def orphans(world: World, interrupted: Collection[str] = ()) -> list[str]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 class Port(StrEnum):
     STREAM = "stream"
+    LANE = "lane"
+    """what is asked through SQL where there is no replication connection"""
     CONTROL = "control"
     CATALOG = "catalog"
     SOURCE = "source"
@@ -79,7 +81,7 @@ _LIKELIHOOD: Mapping[Kind, int] = {
     Kind.CRASH_LAKE: 2,
 }  # fmt: skip
 CALLS: Mapping[Port, int] = {
-    Port.STREAM: 100, Port.CONTROL: 10, Port.CATALOG: 8, Port.SOURCE: 100, Port.LOG: 600, Port.LAKE: 40,
+    Port.STREAM: 100, Port.LANE: 300, Port.CONTROL: 10, Port.CATALOG: 8, Port.SOURCE: 100, Port.LOG: 600, Port.LAKE: 40,
     Port.STATE: 120, Port.LEASE: 40, Port.LISTENER: 30,
 }  # fmt: skip
 """about so many calls a run makes of each port"""
@@ -103,6 +105,7 @@ def _drawn(chance: random.Random, ports: Sequence[Port]) -> Fault:
 
 NEVER_FAILS: Mapping[Port, frozenset[str]] = {
     Port.STREAM: frozenset({"finish", "close"}),
+    Port.LANE: frozenset({"cancel", "close"}),
     Port.CONTROL: frozenset({"close", "alive", "fileno"}),
     Port.CATALOG: frozenset({"close"}),
     Port.SOURCE: frozenset({"close", "interrupt", "table_id", "oid_of", "append_only"}),

@@ -37,6 +37,7 @@ class Bug:
     plant: Callable[[Patch], None]
     ports: tuple[Port, ...] = ()
     """where the faults are that are worth trying; none: anywhere"""
+    capture: str = "wal"
 
     def __str__(self) -> str:
         return self.name
@@ -45,9 +46,9 @@ class Bug:
 BUGS: list[Bug] = []
 
 
-def bug(*ports: Port) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+def bug(*ports: Port, capture: str = "wal") -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
     def register(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        BUGS.append(Bug(plant.__name__.replace("_", " "), plant, ports))
+        BUGS.append(Bug(plant.__name__.replace("_", " "), plant, ports, capture))
         return plant
 
     return register

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from simulation.capture import SimulatedCapture
 from simulation.executor import SimulatedExecutor
-from simulation.hooked import close_lost, hooked
+from simulation.hooked import Hooked, close_lost, hooked
 from simulation.postgres_stream import ScriptedStream
 from wal2lake.capture.report import CaptureHandle, Owner
 from wal2lake.capture.worker import CaptureWorker
-from wal2lake.changelog import LogStorage
+from wal2lake.changelog import ChangeLog, LogStorage
 from wal2lake.config import GroupConfig
 from wal2lake.errors import SourceBusy
 from wal2lake.lake import LakeTables
+from wal2lake.ports import as_logged
+from wal2lake.position import Lsn
+from wal2lake.retry import CAPTURE, POLL
+from wal2lake.source.crossing import Crossing
+from wal2lake.source.polling import PollingStream
 from wal2lake.source.ports import (
     CaptureSource,
     CatalogReader,
@@ -26,6 +32,7 @@ from wal2lake.source.ports import (
     StreamRequest,
 )
 from wal2lake.source.sessions.locking import PATIENT, Patience
+from wal2lake.source.triggers import TriggerStream
 from wal2lake.state import StateStore
 
 if TYPE_CHECKING:
@@ -34,9 +41,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.1
-"""how often a server looks whether those that a slot waits for have ended"""
+"""how often a lock is tried again"""
 LOCKED_SECONDS = 10.0
 """how long a statement waits for locks"""
+BUFFERS_PLAIN = ("clock", "wait", "close")
+POLLED_PLAIN = ("clock", "wait", "arrives", "cancel", "close")
 CONTEXTS = ("held_still", "described_at", "without_waiting")
 
 
@@ -47,6 +56,7 @@ class SimulatedPorts:
         self._world, self.process = world, process
         self.executor: SimulatedExecutor = world.executor
         self.captures: list[SimulatedCapture] = []
+        self._waits = replace(world.waits, hooked=self._lane, opened=world.opened)
 
     @property
     def logs(self) -> LogStorage:
@@ -56,7 +66,8 @@ class SimulatedPorts:
         return self._world.state.connect(process=self.process)
 
     def source(self, group: GroupConfig) -> SourceDatabase:
-        found = PatientSource(self._world, self._world.server.source(self._world.config, group))
+        group = as_logged(self.logs, group)
+        found = PatientSource(self._world, self._world.server.source(self._world.config, group, self._waits))
         plain = ("slot_name", "table_id", "oid_of", "withholds", "append_only", "interrupt", "close")
         return hooked(SourceDatabase, found, "source", self._world.around, CONTEXTS, plain)  # type: ignore[type-abstract]
 
@@ -67,7 +78,7 @@ class SimulatedPorts:
     def capture(self, group: GroupConfig, on_report: Callable[[], object]) -> CaptureHandle:
         def worker(owner: Owner) -> CaptureWorker:
             spools = self._world.spools / group.name
-            source = self._capture_source()
+            source = self._capture_source(group)
             return CaptureWorker(self._world.config, group, owner, source, self.logs, self.executor, spools)
 
         made = SimulatedCapture(self.executor, group.name, worker, on_report, self.process, self._world.crash)
@@ -86,32 +97,58 @@ class SimulatedPorts:
         self._world.opened(stream.close)
         return stream
 
-    def _capture_source(self) -> CaptureSource:
+    def _polled(self, request: StreamRequest) -> PollingStream:
+        world = self._world
+        slot = world.server.polled(request, world.per_read, world.waits)
+        world.opened(lambda: slot.close(busy=False))
+        return PollingStream(world.config.source, request, self._lane(slot, POLLED_PLAIN))
+
+    def _drained(self, group: GroupConfig, request: StreamRequest) -> TriggerStream:
+        world = self._world
+        token = ChangeLog(self.logs, group.name).token()
+        buffers = world.server.buffers(request.slot, world.per_read, world.waits)
+        world.opened(buffers.close)
+        return TriggerStream(self._lane(buffers, BUFFERS_PLAIN), request.slot, request.start, token)
+
+    def _lane(self, session: T, plain: Sequence[str] = ()) -> T:
+        return cast("T", Hooked(session, "lane", self._world.around, (), plain))
+
+    def _capture_source(self, group: GroupConfig) -> CaptureSource:
         server, around = self._world.server, self._world.around
+        drained: list[TriggerStream] = []
+
+        def opened(request: StreamRequest) -> ChangeSource:
+            if group.triggers:
+                drained[:] = [self._drained(group, request)]
+                return drained[0]
+            return self._polled(request) if group.polls else self._stream(request)
 
         def open_stream(request: StreamRequest) -> ChangeSource:
-            stream = None
+            stream: ChangeSource | None = None
             try:
                 with around("stream", "open"):
-                    stream = self._stream(request)
+                    stream = opened(request)
             except Exception:
                 close_lost(stream)
                 raise
             return hooked(ChangeSource, stream, "stream", around, (), ("close",))  # type: ignore[type-abstract]
 
+        def token(lsn: Lsn) -> str | None:
+            return drained[0].token(lsn) if drained else None
+
         def catalog() -> CatalogReader:
-            return hooked(CatalogReader, server.catalog(), "catalog", around, CONTEXTS, ("close",))  # type: ignore[type-abstract]
+            return hooked(CatalogReader, server.catalog(group.triggers), "catalog", around, CONTEXTS, ("close",))  # type: ignore[type-abstract]
 
         def control() -> ControlSession:
             with around("control", "open"):
-                made = server.control()
+                made = server.control(group.name if group.triggers else None)
             return hooked(ControlSession, made, "control", around, (), ("close", "fileno"))  # type: ignore[type-abstract]
 
-        return CaptureSource(open_stream, catalog, control)
+        return CaptureSource(open_stream, catalog, control, POLL if group.polls else CAPTURE, token)
 
 
 class PatientSource:
-    """A scripted source that waits where a real one does: until others have ended, or its caller is to stop."""
+    """A scripted source that waits for locks as a real one does, and whose snapshots end with their process."""
 
     def __init__(self, world: World, source: SourceDatabase) -> None:
         self._world, self._source = world, source
@@ -120,10 +157,15 @@ class PatientSource:
         return getattr(self._source, name)
 
     def create_slot(self, patience: Patience = PATIENT) -> OpenSnapshot:
-        return self._held(lambda: self._source.create_slot(patience), patience)
+        return self._opened(self._source.create_slot(patience))
 
     def open_snapshot(self, patience: Patience = PATIENT) -> OpenSnapshot:
-        return self._held(lambda: self._source.open_snapshot(patience), patience)
+        return self._opened(self._source.open_snapshot(patience))
+
+    def crossing(self) -> Crossing | None:
+        made = self._source.crossing()
+        around = self._world.around
+        return None if made is None else hooked(Crossing, made, "lane", around, (), ("close",))  # type: ignore[type-abstract]
 
     def publish(self, schemas: object) -> object:
         clock, until = self._world.executor.clock, self._world.executor.clock.monotonic() + LOCKED_SECONDS
@@ -133,15 +175,6 @@ class PatientSource:
             self._world.executor.sleep(LOOK_SECONDS)
         return self._source.publish(schemas)  # type: ignore[arg-type]
 
-    def _held(self, make: Callable[[], OpenSnapshot], patience: Patience) -> OpenSnapshot:
-        while True:
-            try:
-                made = make()
-            except SourceBusy as busy:
-                if patience.stopped():
-                    raise
-                patience.on_wait(busy)
-                self._world.executor.sleep(LOOK_SECONDS)
-            else:
-                self._world.opened(made.close)
-                return made
+    def _opened(self, made: OpenSnapshot) -> OpenSnapshot:
+        self._world.opened(made.close)
+        return made

@@ -1,7 +1,8 @@
-"""A PostgreSQL server as a model in memory: tables, transactions, WAL, publications, slots and exported snapshots.
+"""A PostgreSQL server as a model in memory: tables, transactions, WAL, publications, slots, snapshots and triggers.
 
     transactions   `begin()`, or `run(lambda tx: …)` for one that commits; several may be open at once
     the stream     `stream(request)`: real pgoutput bytes, as a ChangeSource
+    its lanes      `polled(request)`, `buffers(lane)`: what the product's own polling and drains ask of a session
     the catalog    `catalog()`, `control()`, and `source(config, group)` as a SourceDatabase
     the oracle     `contents(table, position)`: the rows at any commit position, as a multiset
 
@@ -15,25 +16,42 @@ was when the change was made; of one that was made while the publication was bei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from wal2lake.config import Config, GroupConfig
-from wal2lake.errors import SlotInUse, SlotLost, SourceBusy, SourceError
+from wal2lake.errors import SlotInUse, SlotLost, SourceBusy, SourceError, SourceRefused
 from wal2lake.position import Lsn
 from wal2lake.source.model import ExportedSnapshot
 from wal2lake.source.ports import CaptureSource, SourceDatabase, StreamRequest
-from wal2lake.source.publishing.slot import SlotInfo
+from wal2lake.source.publishing.slot import SlotInfo, slot_name
 from wal2lake.source.sessions.server import ServerFacts
+from wal2lake.visibility import PgSnapshot, Visibility
 
+from .postgres_buffers import Triggers
 from .postgres_catalog import ScriptedCatalog, ScriptedControl
+from .postgres_polled import ScriptedSlot
+from .postgres_snapshots import HeldState
 from .postgres_source import ScriptedSource
 from .postgres_stream import ScriptedStream, Wait, unreachable
 from .postgres_tables import State, Text
 from .postgres_transactions import Committed, Transaction
+from .postgres_trigger_source import ScriptedTriggerControl, ScriptedTriggerSource, WholeRowsCatalog
+from .postgres_triggers import ScriptedBuffers
+from .waits import REAL, Waits
 
 T = TypeVar("T")
+
+
+class SlotReader(Protocol):
+    """Whoever moves a slot."""
+
+    @property
+    def slot(self) -> str: ...
+    def sends(self, done: Committed) -> bool:
+        """Whether it gives anything of a transaction."""
+
 
 FIRST_OID = 16384
 FIRST_LSN = Lsn(0x100_0000)
@@ -82,19 +100,30 @@ class ScriptedPostgres:
     clock: Callable[[], int] | None = None
     """microseconds since 2000-01-01 UTC; without it each commit is one second after the one before"""
     state: State = field(default_factory=State)
-    """what is committed"""
+    """what everybody sees"""
+    logged: State = field(default_factory=State)
+    """the same with what has written its commit record and waits for a synchronous standby"""
     wal: list[Committed] = field(default_factory=list)
     wal_end: Lsn = FIRST_LSN
     slots: dict[str, Slot] = field(default_factory=dict)
-    snapshots: dict[str, HeldSnapshot] = field(default_factory=dict)
+    wal_level: str = "logical"
+    slots_max: int = 100
+    snapshots: dict[str, HeldSnapshot | HeldState] = field(default_factory=dict)
     known_positions: dict[str, Lsn] = field(default_factory=dict)
     """what a state store in this database was told, by group"""
+    triggers: Triggers = field(default_factory=Triggers)
+    copies_saw: dict[str, dict[Lsn, State]] = field(default_factory=dict)
+    """what copies saw, by lane and by their positions"""
+    seen_by: dict[str, State] = field(default_factory=dict)
+    """what drains saw, by their snapshots"""
+    emptied: Callable[[str, frozenset[int]], object] = lambda lane, xids: None
+    """called before rows of these transactions are deleted from buffers of a lane"""
     connections: int = 0
     """raised by `disconnect`: sessions that were opened before it are gone"""
     reachable: bool = True
     grown: Callable[[], object] = lambda: None
     """called when the WAL has grown"""
-    acknowledged: Callable[[ScriptedStream, Lsn], object] = lambda stream, lsn: None
+    acknowledged: Callable[[SlotReader, Lsn], object] = lambda stream, lsn: None
     """called when a stream acknowledges, before its slot moves"""
     silent: frozenset[int] = frozenset()
     """sessions whose streams are half open"""
@@ -103,8 +132,12 @@ class ScriptedPostgres:
     counted: Counter[int] = field(default_factory=Counter)
     """updated and deleted rows, by heap"""
     _open: list[Transaction] = field(default_factory=list)
+    _waiting: list[Transaction] = field(default_factory=list)
+    """for a synchronous standby"""
     _next_oid: int = FIRST_OID
     _next_xid: int = 700
+    _completed: int = 700
+    """the highest transaction that has ended and can be seen, if it has committed"""
     _next_row: int = 1
     _next_session: int = 1
 
@@ -126,27 +159,71 @@ class ScriptedPostgres:
         transaction.commit()
         return result
 
-    def end(self, transaction: Transaction, state: State | None) -> Committed | None:
-        """Called by a transaction: with the state that it leaves if it commits and has written."""
+    def forget(self, transaction: Transaction) -> None:
+        """Called by a transaction that has not written, or is rolled back."""
         self._open.remove(transaction)
-        if state is None:
-            return None
+        self._completed = max(self._completed, transaction.xid)
+
+    def log(self, transaction: Transaction, waits: bool) -> Committed:
+        """Called by a transaction that commits: write its record. `waits`: it is seen later, by `show`."""
+        self._open.remove(transaction)
         commit_lsn = self.wal_end
+        self.logged = transaction.over(self.logged)
         end_lsn = self.write_wal(48)
         time_us = self.clock() if self.clock is not None else (len(self.wal) + 1) * 1_000_000
-        self.state = state
-        done = Committed(transaction.xid, commit_lsn, end_lsn, time_us, tuple(transaction.changes), state)
+        done = Committed(
+            transaction.xid, commit_lsn, end_lsn, time_us, tuple(transaction.changes), self.logged, transaction.over
+        )  # fmt: skip
         self.wal.append(done)
+        transaction.fill()
         self.counted.update(change.relations[0].oid for change in done.changes if change.kind in "UD")
+        self._waiting.append(transaction)
+        if not waits:
+            self.show(transaction)
         return done
 
+    @property
+    def waiting(self) -> Sequence[Transaction]:
+        """Transactions that wait for a synchronous standby."""
+        return tuple(self._waiting)
+
+    def show(self, transaction: Transaction) -> None:
+        """The standby has answered: everybody sees the transaction."""
+        self._waiting.remove(transaction)
+        self.state = transaction.over(self.state)
+        self._completed = max(self._completed, transaction.xid)
+        if not self._waiting:
+            self.logged = self.state
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of transactions that are not over for everybody."""
+        return sorted(one.xid for one in self.holding if one.xid)
+
+    def snapshot(self) -> PgSnapshot:
+        """The present one, as `pg_current_snapshot()` says."""
+        xmax = self._completed + 1
+        running = frozenset(xid for xid in self.running if xid < xmax)
+        return PgSnapshot(min(running, default=xmax), xmax, running)
+
+    def export(self) -> HeldState:
+        """The present snapshot for others, until it is closed."""
+        name = f"exported-{self.new_session()}"
+        held = HeldState(name, str(self.snapshot()), self.state, lambda: self.snapshots.pop(name, None))
+        self.snapshots[name] = held
+        return held
+
+    @property
+    def holding(self) -> list[Transaction]:
+        """The transactions that hold locks: those that are open, and those that wait for a standby."""
+        return [*self._open, *self._waiting]
+
     def others(self, transaction: Transaction) -> list[Transaction]:
-        """The other open transactions."""
-        return [one for one in self._open if one is not transaction]
+        return [one for one in self.holding if one is not transaction]
 
     def is_written(self, heap: int) -> bool:
-        """Whether an open transaction has rows in a heap."""
-        return any(one.has_rows_in(heap) for one in self._open)
+        """Whether a transaction that is not over has rows in a heap."""
+        return any(one.has_rows_in(heap) for one in self.holding)
 
     def mark(self) -> Lsn:
         """Write an empty transaction; a position that the stream will reach."""
@@ -175,22 +252,36 @@ class ScriptedPostgres:
         self._next_row += 1
         return self._next_row
 
+    @property
+    def upcoming(self) -> int:
+        """The number of the next transaction that writes."""
+        return self._next_xid + 1
+
     def settled(self) -> str:
         """A moment, for `passed`: a transaction number of its own, above those of all that run."""
-        return str(self.next_xid())
+        moment = self.next_xid()
+        self._completed = max(self._completed, moment)
+        return str(moment)
 
     def passed(self, moment: str) -> bool:
-        """Whether every transaction that ran at a moment has ended."""
-        return all(not one.xid or one.xid >= int(moment) for one in self._open)
+        """Whether every transaction that ran at a moment has ended and can be seen."""
+        return self.snapshot().xmin >= int(moment)
 
     # The oracle
 
-    def state_at(self, position: Lsn | None = None) -> State:
-        """All tables and rows after the transactions with a commit LSN below a position; None: all that committed."""
+    def state_at(self, position: Lsn | None = None, seen: Visibility | None = None) -> State:
+        """All tables and rows after the transactions with a commit LSN below a position; None: all that is visible.
+
+        `seen`: and after those beyond it that a snapshot sees.
+        """
         if position is None:
             return self.state
         before = [done for done in self.wal if done.commit_lsn < position]
-        return before[-1].state if before else State()
+        state = before[-1].state if before else State()
+        for done in self.wal[len(before) :] if seen is not None else ():
+            if seen is not None and seen.sees(done.commit_lsn, done.xid):
+                state = done.over(state)
+        return state
 
     def contents(self, name: str, position: Lsn | None = None) -> Counter[tuple[Text, ...]]:
         """The rows of a table at a position, with their multiplicity, in the order of its columns then."""
@@ -200,17 +291,28 @@ class ScriptedPostgres:
 
     # Slots and snapshots
 
-    def create_slot(self, name: str, temporary: bool = False) -> HeldSnapshot:
-        """A slot and the snapshot that its stream begins after. Refused while transactions are open that have written:
-        a real server waits for them.
+    def create_slot(self, name: str, temporary: bool = False, since: int | None = None) -> HeldSnapshot:
+        """A slot and the snapshot that its stream begins after. Refused while transactions are open that have written
+        and began before `since`: a real server waits for those that run when it begins to make a slot. Whoever began
+        later and has a commit record by now is part of the snapshot, whether others see it or not.
         """
         self.require_reachable()
+        if self.wal_level != "logical":
+            raise SourceRefused(
+                operation="creating", object=f"replication slot {name}", cause="wal_level is not logical",
+                remedy="ALTER SYSTEM SET wal_level = logical; -- then restart PostgreSQL",
+            )  # fmt: skip
+        if len(self.slots) >= self.slots_max:
+            raise SourceRefused(
+                operation="creating", object=f"replication slot {name}", cause="all replication slots are in use",
+                remedy="ALTER SYSTEM SET max_replication_slots = 20; -- restart PostgreSQL; or drop unused slots",
+            )  # fmt: skip
         if name in self.slots:
             raise SourceError(operation=f"creating replication slot {name}", cause="it exists")
-        writing = [one.xid for one in self._open if one.xid]
-        if writing:
+        blocking = [xid for xid in self.running if since is None or xid < since]
+        if blocking:
             raise SourceBusy(
-                operation="creating", object=f"replication slot {name}", cause=f"transaction {writing[0]} is open",
+                operation="creating", object=f"replication slot {name}", cause=f"transaction {blocking[0]} is open",
                 remedy="wait for that transaction's end",
             )  # fmt: skip
         at = self.write_wal(56)
@@ -222,7 +324,7 @@ class ScriptedPostgres:
             if temporary:
                 self.slots.pop(name, None)
 
-        held = HeldSnapshot(snapshot, self.state, release)
+        held = HeldSnapshot(snapshot, self.logged, release)
         self.snapshots[snapshot.name] = held
         return held
 
@@ -271,23 +373,44 @@ class ScriptedPostgres:
         """Open a stream that gives at most so many messages at once. `wait`: how it waits when there are none."""
         return ScriptedStream(self, request, per_read, wait)
 
-    def catalog(self) -> ScriptedCatalog:
-        return ScriptedCatalog(self)
+    def polled(self, request: StreamRequest, per_read: int = 1 << 30, waits: Waits = REAL) -> ScriptedSlot:
+        """A slot that is read through SQL."""
+        return ScriptedSlot(self, request, per_read, waits)
 
-    def control(self) -> ScriptedControl:
-        return ScriptedControl(self)
+    def catalog(self, triggers: bool = False) -> ScriptedCatalog:
+        """`triggers`: for what triggers have captured."""
+        return WholeRowsCatalog(self) if triggers else ScriptedCatalog(self)
+
+    def control(self, lane: str | None = None) -> ScriptedControl:
+        """`lane`: the group, if triggers capture it."""
+        return ScriptedControl(self) if lane is None else ScriptedTriggerControl(self, slot_name(lane, self.database))
 
     def capture_source(self, per_read: int = 1 << 30, wait: Wait | None = None) -> CaptureSource:
         return CaptureSource(lambda request: self.stream(request, per_read, wait), self.catalog, self.control)
 
-    def source(self, config: Config, group: GroupConfig) -> SourceDatabase:
-        return ScriptedSource(self, config, group)
+    def source(self, config: Config, group: GroupConfig, waits: Waits | None = None) -> SourceDatabase:
+        """`waits`: where a real one waits; without it SourceBusy is raised at once."""
+        return (ScriptedTriggerSource if group.triggers else ScriptedSource)(self, config, group, waits)
+
+    def buffers(self, lane: str, per_read: int = 1 << 30, waits: Waits = REAL) -> ScriptedBuffers:
+        """The buffers of a lane, for the one stream that drains them."""
+        return ScriptedBuffers(self, lane, per_read, waits)
+
+    def change_wal_level(self, level: str) -> None:
+        """With a restart. A server that has logical slots does not start with a lower level, so they are dropped."""
+        self.disconnect()
+        self.wal_level = level
+        if level != "logical":
+            self.slots.clear()
 
     def disconnect(self) -> None:
         """End all sessions, as a crash of the server does: open transactions, streams and snapshots are gone."""
         self.connections += 1
         for transaction in list(self._open):
             transaction.rollback()
+        for transaction in list(self._waiting):
+            # Its record is there, and recovery finds it.
+            self.show(transaction)
         for held in list(self.snapshots.values()):
             held.close()
         for slot in self.slots.values():
@@ -321,9 +444,9 @@ class ScriptedPostgres:
     def facts(self) -> ServerFacts:
         self.require_reachable()
         return ServerFacts(
-            version=self.version, version_text=f"{self.version / 10000:g}", wal_level="logical",
+            version=self.version, version_text=f"{self.version / 10000:g}", wal_level=self.wal_level,
             system_identifier=self.system_identifier, timeline=1, in_recovery=False, database=self.database,
-            database_oid=self.database_oid, encoding="UTF8", slots_used=len(self.slots), slots_max=100,
+            database_oid=self.database_oid, encoding="UTF8", slots_used=len(self.slots), slots_max=self.slots_max,
             senders_used=sum(slot.reader is not None for slot in self.slots.values()), senders_max=100,
             max_slot_wal_keep_mb=-1, wal_sender_timeout_ms=60_000, role="wal2lake", superuser=False,
             may_replicate=True, may_create_in_database=True, wal_end=self.wal_end,

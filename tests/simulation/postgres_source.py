@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from wal2lake.config import Config, GroupConfig, settings_of
 from wal2lake.errors import (
@@ -19,8 +19,10 @@ from wal2lake.errors import (
 )
 from wal2lake.position import Lsn
 from wal2lake.schema import ReplicaIdentity, TableId, TableSchema
-from wal2lake.source.copies import copy_plan
+from wal2lake.source.copies import copy_plan, session_snapshot
+from wal2lake.source.crossing import Crossing
 from wal2lake.source.model import BLOCK_BYTES, CopySource, Heap, SourceIdentity, Standing
+from wal2lake.source.ports import OpenSnapshot
 from wal2lake.source.publishing import publication
 from wal2lake.source.publishing.slot import SlotInfo, slot_name
 from wal2lake.source.sessions.locking import PATIENT, Patience
@@ -28,25 +30,35 @@ from wal2lake.source.tables import identity, matching, selection
 from wal2lake.source.tables.facts import full_rows, identity_fix
 from wal2lake.source.tables.matching import FoundTable, Matched
 
+from . import postgres_triggers as triggers
 from .postgres_catalog import described, named, types
+from .postgres_snapshots import ScriptedSnapshots
 from .postgres_stream import unreachable
 from .postgres_tables import Blocked, Lock, Publication, ScriptedTable, State
 from .postgres_transactions import Transaction
+from .waits import REAL, Waits
 
 if TYPE_CHECKING:
     from .postgres import HeldSnapshot, ScriptedPostgres
 
 
-class ScriptedSource:
-    """Implements SourceDatabase. What a real server would wait for raises SourceBusy at once."""
+T = TypeVar("T")
 
-    def __init__(self, server: ScriptedPostgres, config: Config, group: GroupConfig) -> None:
-        self._server, self._group = server, group
+LOOK_SECONDS = 0.1
+"""how often a server looks whether those that a slot waits for have ended"""
+
+
+class ScriptedSource:
+    """Implements SourceDatabase. Without `waits`, what a real server would wait for raises SourceBusy at once."""
+
+    def __init__(
+        self, server: ScriptedPostgres, config: Config, group: GroupConfig, waits: Waits | None = None
+    ) -> None:  # fmt: skip
+        self._server, self._config, self._group, self._waits = server, config, group, waits
         self._settings = config.tables_of(group)
         if any(settings.where or settings.columns for settings in self._settings.values()):
             raise ValueError("row filters and column lists are not modelled")
         self._interrupted = False
-        self._snapshots = 0
 
     # Names
 
@@ -177,6 +189,10 @@ class ScriptedSource:
         return self._group.publication is None and self._publications[1] in self._state().publications
 
     def drop_publication(self) -> None:
+        triggers.drop_lane(self._server, self.slot_name)
+        self.drop_publications()
+
+    def drop_publications(self) -> None:
         def drop(transaction: Transaction) -> None:
             for name in self._publications:
                 if name in transaction.state.publications:
@@ -231,18 +247,25 @@ class ScriptedSource:
 
     def wal_obstacles(self) -> tuple[str, ...]:
         self._state()
-        return ()
+        facts = self._server.facts()
+        full = facts.slots_used >= facts.slots_max and self.slot_name not in self._server.slots
+        found = {
+            f"wal_level is {facts.wal_level}": facts.wal_level != "logical",
+            f"all {facts.slots_max} of max_replication_slots are in use": full,
+        }
+        return tuple(obstacle for obstacle, is_so in found.items() if is_so)
 
     def drop_place(self) -> None: ...
 
     def may_install_triggers(self) -> bool:
-        return False
+        return True
 
-    def crossing(self) -> None:
-        """It has no triggers."""
+    def crossing(self) -> Crossing | None:
+        """It has a slot."""
 
     def clear_other_lane(self) -> None:
-        """It has no triggers."""
+        self._state()
+        triggers.drop_lane(self._server, self.slot_name)
 
     def announce(self, event: str) -> None:
         """Nobody listens."""
@@ -251,14 +274,48 @@ class ScriptedSource:
         self._state()
         return self._server.slot_info(self.slot_name)
 
-    def create_slot(self, patience: Patience = PATIENT) -> HeldSnapshot:
-        self._state()
-        return self._server.create_slot(self.slot_name)
+    def create_slot(self, patience: Patience = PATIENT) -> OpenSnapshot:
+        triggers.drop_lane(self._server, self.slot_name)
+        held = self.make_slot(patience)
+        if not self._group.polls:
+            return held
+        held.close()
+        try:
+            return self.open_snapshot(patience)
+        except BaseException:
+            with suppress(Wal2LakeError):
+                self.drop_slot()
+            raise
 
-    def open_snapshot(self, patience: Patience = PATIENT) -> HeldSnapshot:
+    def open_snapshot(self, patience: Patience = PATIENT) -> OpenSnapshot:
+        if self._group.polls:
+            return session_snapshot.take(self.snapshots(), patience)
         self._state()
-        self._snapshots += 1
-        return self._server.create_slot(f"wal2lake_copy_{self._group.name}_{self._snapshots}", temporary=True)
+        return self._slot(f"wal2lake_copy_{self._server.new_session()}", True, patience)
+
+    def snapshots(self) -> ScriptedSnapshots:
+        self._state()
+        return self._hooked(ScriptedSnapshots(self._server, self._waits or REAL), ("clock", "sleep", "close"))
+
+    def _hooked(self, session: T, plain: Sequence[str] = ()) -> T:
+        made: T = (self._waits or REAL).hooked(session, plain)
+        return made
+
+    def make_slot(self, patience: Patience) -> HeldSnapshot:
+        """The slot, and nothing else."""
+        return self._slot(self.slot_name, False, patience)
+
+    def _slot(self, name: str, temporary: bool, patience: Patience) -> HeldSnapshot:
+        since = self._server.upcoming
+        while True:
+            self._state()
+            try:
+                return self._server.create_slot(name, temporary, since)
+            except SourceBusy as busy:
+                if self._waits is None or patience.stopped():
+                    raise
+                patience.on_wait(busy)
+            self._waits.sleep(LOOK_SECONDS)
 
     def drop_slot(self) -> None:
         self._state()

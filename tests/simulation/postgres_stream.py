@@ -40,7 +40,7 @@ class ScriptedStream:
         # As START_REPLICATION does, whatever it is asked for.
         start = max(request.start, slot.confirmed)
         self.acknowledged = self.received = self.keepalive_lsn = request.start
-        self._described: dict[int, object] = {}
+        self._encoder = Encoder(request.publications)
         self._next = next((n for n, done in enumerate(server.wal) if done.commit_lsn >= start), len(server.wal))
         self._messages: Iterator[bytes] = iter(())
         self._closed = False
@@ -118,20 +118,43 @@ class ScriptedStream:
     def _following(self) -> bytes | None:
         """The next message; of the next transaction that has one when this one is over."""
         while (message := next(self._messages, None)) is None:
+            self._require_complete()
             if self._next == len(self._server.wal):
                 return None
-            self._messages = self._encoded(self._server.wal[self._next])
+            self._messages = self._encoder.encoded(self._server.wal[self._next])
             self._next += 1
+        self._require_complete()
         return message
 
-    def _encoded(self, done: Committed) -> Iterator[bytes]:
+    def _require_complete(self) -> None:
+        if self._encoder.lacked is not None:
+            raise SlotLost(slot=self._request.slot, cause=self._encoder.lacked, lsn=self.acknowledged)
+
+    @property
+    def slot(self) -> str:
+        return self._request.slot
+
+    def sends(self, done: Committed) -> bool:
+        return self._encoder.sends(done)
+
+
+class Encoder:
+    """What an output plugin makes of transactions: it describes a table before its first change."""
+
+    def __init__(self, publications: Sequence[str]) -> None:
+        self._publications = publications
+        self._described: dict[int, object] = {}
+        self.lacked: str | None = None
+        """a publication that did not exist when a change was made, which was left out then"""
+
+    def encoded(self, done: Committed) -> Iterator[bytes]:
         """A transaction; one without a change of the publications' tables is left out, as servers from 15 on do."""
         begun = False
         for change in done.changes:
-            missing = [name for name in self._request.publications if name not in change.publications]
+            missing = [name for name in self._publications if name not in change.publications]
             if missing:
-                cause = f"had no publication {missing[0]} for a while"
-                raise SlotLost(slot=self._request.slot, cause=cause, lsn=self.acknowledged)
+                self.lacked = f"had no publication {missing[0]} for a while"
+                continue
             parts = zip(change.relations, change.lines, change.definitions, strict=True)
             sent = [(one, defined) for one, line, defined in parts if self._sends(change, line)]
             if not sent:
@@ -149,16 +172,12 @@ class ScriptedStream:
         if begun:
             yield _placed(commit(done.commit_lsn, done.end_lsn, done.time_us), done.end_lsn)
 
-    @property
-    def slot(self) -> str:
-        return self._request.slot
-
     def sends(self, done: Committed) -> bool:
         """Whether it gives anything of a transaction."""
         return any(self._sends(change, line) for change in done.changes for line in change.lines)
 
     def _sends(self, change: Change, line: tuple[int, ...]) -> bool:
-        publications = [change.publications[name] for name in self._request.publications]
+        publications = [change.publications[name] for name in self._publications if name in change.publications]
         return any(one.holds(line) and not (one.append and change.kind in "UD") for one in publications)
 
 

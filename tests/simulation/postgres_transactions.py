@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from wal2lake.decode import Relation
 from wal2lake.schema import ReplicaIdentity, TableId
 
+from .postgres_buffers import BufferRow, ScriptedBuffer
 from .postgres_ddl import Definitions
 from .postgres_tables import (
     LONGEST_KEY,
@@ -70,6 +71,8 @@ class Committed:
     changes: tuple[Change, ...]
     state: State
     """after it"""
+    over: Callable[[State], State]
+    """what it makes of a state that lacks it"""
 
 
 class Transaction:
@@ -87,6 +90,8 @@ class Transaction:
         """every version of a row that it has written or ended, by heap: others wait for their keys"""
         self._publications: dict[str, Publication | None] = {}
         self.changes: list[Change] = []
+        self._captured: list[tuple[ScriptedBuffer, BufferRow]] = []
+        """what its statements have put into buffers"""
         self._locks: dict[int, Lock] = {}
         """tables that it holds"""
         self._row_locks: set[int] = set()
@@ -97,7 +102,10 @@ class Transaction:
 
     @property
     def state(self) -> State:
-        committed = self.server.state
+        return self.over(self.server.state)
+
+    def over(self, committed: State) -> State:
+        """What it makes of a state."""
         if not (self._tables or self._rows or self._publications):
             return committed
         tables = {oid: table for oid, table in {**committed.tables, **self._tables}.items() if table is not None}
@@ -166,6 +174,8 @@ class Transaction:
         for table in heaps:
             self._rows.setdefault(table.oid, {}).update(dict.fromkeys(self.state.rows.get(table.oid, {})))
             self.define(replace(table, file=self.server.next_oid()))
+        for table in emptied:
+            self._capture(table, "T", None)
         if heaps:
             self._write("T", heaps)
 
@@ -175,6 +185,7 @@ class Transaction:
         number = self.server.next_row()
         self._set_row(leaf, number, row, [row])
         self._row_locks.add(number)
+        self._capture(leaf, "I", row)
         self._write("I", [leaf], new=leaf.values(row))
 
     def _update(
@@ -190,6 +201,8 @@ class Transaction:
         new = {column.attnum: changed[column.name] for column in heap.live}
         self._require_fit(heap, new, except_row=number)
         self._set_row(heap, number, new, [row, new])
+        self._capture(heap, "D", row)
+        self._capture(heap, "I", new)
         sent = tuple(
             UNCHANGED
             if column.name not in values and len(heap.value(row, column) or "") > TOASTED_LENGTH
@@ -202,6 +215,7 @@ class Transaction:
 
     def _delete(self, heap: ScriptedTable, number: int, row: Row) -> None:
         self._set_row(heap, number, None, [row])
+        self._capture(heap, "D", row)
         whole = heap.identity is ReplicaIdentity.FULL
         if whole or heap.identifying:
             self._write("D", [heap], old=heap.values(row) if whole else self._key(heap, row), whole=whole)
@@ -274,6 +288,20 @@ class Transaction:
         if any(one.holds(line) and not one.append for one in self.state.publications.values()):
             raise Refused("it does not have a replica identity and publishes updates")
 
+    # Triggers
+
+    def _capture(self, heap: ScriptedTable, op: str, row: Row | None) -> None:
+        """Triggers put a row into the buffer of its table, or a mark."""
+        triggers = self.server.triggers
+        if triggers.installed and (captured := triggers.captured(self.state, heap, op, row)) is not None:
+            self._captured.append(captured)
+            self.assign()
+
+    def fill(self) -> None:
+        """It commits: its rows are in the buffers."""
+        for buffer, row in self._captured:
+            buffer.rows.append(replace(row, xid=self.xid))
+
     # Definitions, for its DDL
 
     def defines(self, id: TableId) -> bool:
@@ -343,30 +371,37 @@ class Transaction:
     # Its end
 
     def attempt(self, statement: Callable[[Transaction], T]) -> T:
-        """Run a statement that leaves nothing behind if it is refused, as after a savepoint."""
+        """Run a statement that leaves nothing behind if it is refused, as if it had not been run."""
+        xid = self.xid
         before = (
             dict(self._tables), {heap: dict(rows) for heap, rows in self._rows.items()}, dict(self._publications),
-            list(self.changes), dict(self._locks), set(self._row_locks),
+            list(self.changes), list(self._captured), dict(self._locks), set(self._row_locks),
             {heap: list(rows) for heap, rows in self._versions.items()},
         )  # fmt: skip
         try:
             return statement(self)
         except (Blocked, Refused):
-            self._tables, self._rows, self._publications, self.changes, self._locks, self._row_locks = before[:-1]
-            self._versions = before[-1]
+            self.xid = xid
+            self._tables, self._rows, self._publications, self.changes, self._captured = before[:5]
+            self._locks, self._row_locks, self._versions = before[5:]
             raise
 
-    def commit(self) -> Committed | None:
-        """Its place in the WAL; None if it has written nothing."""
+    def commit(self, waits: bool = False) -> Committed | None:
+        """Its place in the WAL; None if it has written nothing.
+
+        `waits`: for a synchronous standby. Until `ScriptedPostgres.show` nobody sees it, and it keeps its locks.
+        """
         self.require_open()
-        state = self.state
         self.ended = True
-        return self.server.end(self, state if self.xid else None)
+        if self.xid:
+            return self.server.log(self, waits)
+        self.server.forget(self)
+        return None
 
     def rollback(self) -> None:
         self.require_open()
         self.ended = True
-        self.server.end(self, None)
+        self.server.forget(self)
 
     def require_open(self) -> None:
         if self.ended:

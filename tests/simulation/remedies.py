@@ -15,6 +15,7 @@ from wal2lake.state import TableRecord
 if TYPE_CHECKING:
     from simulation.world import World
 
+ENOUGH_SLOTS = 100
 _IDENTITY = re.compile(r"ALTER TABLE (\S+) REPLICA IDENTITY FULL")
 _LEAVES = re.compile(r"pg_partition_tree\('([^']+)'\).*REPLICA IDENTITY FULL")
 _COMMAND = re.compile(r"wal2lake tables (resync|resume) ('[^']*'|[^\s;]+)")
@@ -41,7 +42,24 @@ def carry_out(world: World, record: TableRecord) -> None:
         except Wal2LakeError as error:
             world.notes.append(f"{remedy}: {error}")
         done = True
+    done = _change_server(world, record, remedy) or done
     assert done or remedy.startswith("No action needed"), f"{record.id}: {record.error}: what is to be done? {remedy}"
+
+
+def _change_server(world: World, record: TableRecord, remedy: str) -> bool:
+    """Change a setting of the server; then have the table tried again at once, not in half an hour."""
+    server = world.server
+    if "ALTER SYSTEM SET max_replication_slots" in remedy:
+        server.slots_max = ENOUGH_SLOTS
+    elif "ALTER SYSTEM SET wal_level = logical" in remedy:
+        server.change_wal_level("logical")
+    else:
+        return False
+    try:
+        world.mirror("healer").resume([str(record.id)])
+    except Wal2LakeError as error:
+        world.notes.append(f"{remedy}: {error}")
+    return True
 
 
 def _without_identity(world: World, remedy: str) -> list[TableId]:

@@ -13,13 +13,17 @@ from simulation.disturbances import Kind
 from simulation.faults import Fault, Faults, Port, draw
 from simulation.managed import Managed
 from simulation.workload import Changes, Life
-from simulation.world import Workload, World
+from simulation.world import Workload, World, default_groups
 
 WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
     "busy": Busy, "life": Life, "managed": Managed, "changes": lambda seed: Changes(),
 }  # fmt: skip
 DRAWN = ("busy", "life", "managed")
 """those that a seed chooses from"""
+CAPTURES: Mapping[str, Sequence[str]] = {
+    "busy": ("wal", "poll", "trigger", "auto"), "life": ("wal", "wal", "poll"), "managed": ("wal", "wal", "poll"), "changes": ("wal",),
+}  # fmt: skip
+"""the capture modes that a seed chooses from"""
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,17 @@ class Scenario:
     faults: tuple[Fault, ...]
     lake_seconds: float
     """how long each commit in the lake takes"""
+    capture: str = "wal"
+    """one of CAPTURES: the mode of the configured group"""
 
     @classmethod
-    def of(cls, seed: int, ports: Sequence[Port] = (), workload: str = "") -> Scenario:
-        """`ports`: where all faults happen; by default the seed says that, and the workload, too."""
+    def of(cls, seed: int, ports: Sequence[Port] = (), workload: str = "", capture: str = "") -> Scenario:
+        """`ports`: where all faults happen; by default the seed says that, the workload and the capture mode, too."""
         chance = random.Random(f"scenario {seed}")
         steps, faults = chance.choice((5, 15, 30, 60)), draw(chance, ports)
         lake_seconds = chance.choice((0.0, 0.0, 0.3, 2.0))
-        return cls(seed, workload or chance.choice(DRAWN), steps, faults, lake_seconds)
+        workload = workload or chance.choice(DRAWN)
+        return cls(seed, workload, steps, faults, lake_seconds, capture or chance.choice(CAPTURES[workload]))
 
     @classmethod
     def calm(cls, seed: int, workload: str) -> Scenario:
@@ -54,6 +61,8 @@ class Scenario:
             parts.append(f"WORKLOAD={self.workload}")
         if (self.steps, self.faults) != (usual.steps, usual.faults):
             parts.append(f"STEPS={self.steps} FAULTS='{' '.join(fault.code for fault in self.faults) or 'none'}'")
+        if self.capture != usual.capture:
+            parts.append(f"CAPTURE={self.capture}")
         if self.lake_seconds != usual.lake_seconds:
             parts.append(f"LAKE_SECONDS={self.lake_seconds:g}")
         return " ".join(parts)
@@ -76,7 +85,7 @@ def run(scenario: Scenario) -> World:
     """Run it with all checks. What it raises tells which faults have happened."""
     faults = Faults(scenario.faults, scenario.lake_seconds)
     workload = WORKLOADS[scenario.workload](scenario.seed)
-    world = World(scenario.seed, workload, faults, scenario.steps)
+    world = World(scenario.seed, workload, faults, scenario.steps, default_groups(scenario.capture))
     faults.attach(world)
     try:
         with _heard() as messages:

@@ -167,6 +167,10 @@ class Step:
     session: int
     statement: Statement | None
     commits: bool = False
+    waits: bool = False
+    """the commit waits for a synchronous standby"""
+    answers: bool = False
+    """the standby answers: the commit of this session has ended"""
 
 
 SETUP = (
@@ -182,30 +186,47 @@ SETUP = (
 )
 
 
-def random_history(seed: int, steps: int, sessions: int = 2) -> Iterator[tuple[Step, ScriptedPostgres]]:
-    """Steps that a server takes as they come, after SETUP, each with the model that has taken it."""
+def random_history(
+    seed: int, steps: int, sessions: int = 2, ddl: float = 0.3, standby: bool = False
+) -> Iterator[tuple[Step, ScriptedPostgres]]:
+    """Steps that a server takes as they come, after SETUP, each with the model that has taken it.
+
+    `ddl`: how many statements change definitions. `standby`: some commits wait for a synchronous standby.
+    """
     chance, model = random.Random(seed), ScriptedPostgres()
     model.run(lambda tx: [statement.script(tx) for statement in SETUP])
     yield Step(0, None), model
     open: dict[int, Transaction] = {}
+    waiting: dict[int, Transaction] = {}
     for _ in range(steps):
         number = chance.randrange(sessions)
-        if not open and chance.random() < 0.1:
+        if number in waiting:
+            if chance.random() < 0.3:
+                model.show(waiting.pop(number))
+                yield Step(number, None, answers=True), model
+            continue
+        if ddl and not open and chance.random() < 0.1:
             yield from _published(model, number, chance)
             continue
         if number in open and chance.random() < 0.3:
             commits = chance.random() < 0.85
             transaction = open.pop(number)
-            transaction.commit() if commits else transaction.rollback()
-            yield Step(number, None, commits), model
+            waits = standby and commits and bool(transaction.xid) and chance.random() < 0.4
+            transaction.commit(waits) if commits else transaction.rollback()
+            if waits:
+                waiting[number] = transaction
+            yield Step(number, None, commits, waits), model
             continue
         transaction = open.setdefault(number, model.begin()) if number not in open else open[number]
-        statement = _random_statement(chance, transaction)
+        statement = _random_statement(chance, transaction, ddl)
         try:
             transaction.attempt(statement.script)
         except (Blocked, Refused):
             continue
         yield Step(number, statement), model
+    for number, transaction in waiting.items():
+        model.show(transaction)
+        yield Step(number, None, answers=True), model
     for number, transaction in open.items():
         transaction.commit()
         yield Step(number, None, commits=True), model
@@ -222,11 +243,11 @@ def _published(model: ScriptedPostgres, session: int, chance: random.Random) -> 
     yield Step(session, None, commits=True), model
 
 
-def _random_statement(chance: random.Random, transaction: Transaction) -> Statement:
+def _random_statement(chance: random.Random, transaction: Transaction, ddl: float) -> Statement:
     table = chance.choice(sorted(transaction.state.tables.values(), key=lambda table: table.oid))
     return (
         _random_ddl(chance, transaction.state, table)
-        if chance.random() < 0.3
+        if chance.random() < ddl
         else _random_change(chance, transaction, table)
     )
 

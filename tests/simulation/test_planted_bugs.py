@@ -7,7 +7,7 @@ import time
 import pytest
 
 from simulation.campaign import Failed, attempt
-from simulation.planted_bugs import BUGS, Bug
+from simulation.planted_lane_bugs import BUGS, Bug
 from simulation.scenario import Scenario
 
 # A process that has crashed closes nothing.
@@ -19,6 +19,7 @@ SECONDS = 60.0
 
 def test_there_are_enough() -> None:
     assert len(BUGS) >= 10 and len({bug.name for bug in BUGS}) == len(BUGS)
+    assert {bug.capture for bug in BUGS} == {"wal", "poll", "trigger", "auto"}
 
 
 def found(bug: Bug, seconds: float) -> Failed | None:
@@ -27,7 +28,7 @@ def found(bug: Bug, seconds: float) -> Failed | None:
     with pytest.MonkeyPatch.context() as patch:
         bug.plant(patch)
         while time.process_time() < until:
-            if (failed := attempt(Scenario.of(seed, bug.ports, "busy"))) is not None:
+            if (failed := attempt(Scenario.of(seed, bug.ports, "busy", bug.capture))) is not None:
                 return failed
             seed += 1
     return None

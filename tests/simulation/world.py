@@ -31,11 +31,14 @@ from simulation.memory_table import Row
 from simulation.ports import SimulatedPorts
 from simulation.postgres import ScriptedPostgres
 from simulation.tasks import SimulatedTask, SimulatedWakeup, TaskKilled
+from simulation.waits import Waits
+from wal2lake.changelog import Manifest
 from wal2lake.changelog.storages.memory import Call as LogCall
 from wal2lake.changelog.storages.memory import MemoryStorage
 from wal2lake.config import Config
 from wal2lake.errors import ConnectionFailed, Wal2LakeError
 from wal2lake.mirror import Mirror
+from wal2lake.position import Lsn
 from wal2lake.source.model import CopySource, ExportedSnapshot
 from wal2lake.state.memory import Call as StateCall
 from wal2lake.state.memory import MemoryState
@@ -48,6 +51,8 @@ STAYS_SECONDS = 30.0
 """and so long it must stay so"""
 RESTART_SECONDS = 5.0
 """after which whoever supervises a main process that has ended starts it again"""
+POLL_SECONDS = 0.5
+"""between two looks at a polled slot"""
 URI = "memory:///"
 
 
@@ -72,11 +77,17 @@ class Workload(Protocol):
 @cache
 def config_of(*groups: tuple[tuple[str, Any], ...]) -> Config:
     return Config(
-        source={"dsn": "postgresql://scripted/shop"}, lake={"path": "/simulated"}, groups=[dict(g) for g in groups]
+        source={"dsn": "postgresql://scripted/shop", "poll_interval": POLL_SECONDS},
+        lake={"path": "/simulated"},
+        groups=[dict(g) for g in groups],
     )
 
 
-DEFAULT_GROUPS = ((("name", "default"), ("tables", ("public.*",))),)
+def default_groups(capture: str = "auto") -> tuple[tuple[tuple[str, Any], ...], ...]:
+    return ((("name", "default"), ("tables", ("public.*",)), ("capture", capture)),)
+
+
+DEFAULT_GROUPS = default_groups()
 
 
 class World:
@@ -89,14 +100,16 @@ class World:
         self.random = random.Random(f"world {seed}")
         """for the workload"""
         self.config = config_of(*groups)
+        self.waits = Waits(self.executor.clock, self.executor.wait_readable, self.executor.sleep)
         self.per_read = self.random.choice([1, 3, 20, 1 << 30])
         """messages that a stream gives at once"""
         self._lively = self.random.choice([0.02, 0.2, 1.0])
         """how often another task gets in between two calls"""
         self.calls = 0
         self.server = ScriptedPostgres(
-            clock=self._microseconds, grown=self._grown, acknowledged=partial(checks.durable, self)
-        )
+            clock=self._microseconds, grown=self._grown, acknowledged=partial(checks.durable, self),
+            emptied=partial(checks.captured, self),
+        )  # fmt: skip
         self.state = MemoryState(self.executor.clock, _StateHook(self), self.executor.condition())
         self.storage = MemoryStorage(self._log_call, owner=lambda: self.process)
         self.spools = Path(tempfile.mkdtemp(prefix="wal2lake-"))
@@ -110,6 +123,8 @@ class World:
         """how to close what a process has opened at the server, should it crash"""
         self._main: _Main | None = None
         self._mains = 0
+        self.drained: dict[str, dict[Lsn, str]] = {}
+        """by group: where manifests of triggers end, and the snapshots of their drains"""
         self.notes: list[str] = []
         """what may be, for people"""
         self.broken: list[str] = []
@@ -178,6 +193,11 @@ class World:
             self.keep_main()
 
     # Processes
+
+    @property
+    def capture(self) -> str:
+        """The capture mode that is configured."""
+        return self.config.groups[0].capture
 
     @property
     def process(self) -> str:
@@ -269,11 +289,19 @@ class World:
         self.call("lake", call.method, str(call.table or ""), call.done)
 
     def _log_call(self, call: LogCall) -> None:
+        if call.done and call.operation == "put_new" and "/manifests/" in call.name:
+            self._note_manifest(call.name)
         # Arrow calls the sink of a segment: no other task may run inside of it.
         if call.operation == "segment.write":
             self._hook("log", call.operation, call.name, call.done)
         else:
             self.call("log", call.operation, call.name, call.done)
+
+    def _note_manifest(self, name: str) -> None:
+        text = self.storage.peek(name)
+        manifest = Manifest.from_json(text.decode()) if text is not None else None
+        if manifest is not None and manifest.token in self.server.seen_by:
+            self.drained.setdefault(name.split("/", maxsplit=1)[0], {})[manifest.to_lsn] = manifest.token
 
     # What the servers need
 

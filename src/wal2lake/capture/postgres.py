@@ -65,11 +65,7 @@ def _triggers(config: Config, group: GroupConfig) -> CaptureSource:
     def open_stream(request: StreamRequest) -> TriggerStream:
         log = ChangeLog(storage_for(config.changelog_path), group.name)
         follow = partial(follow_columns, lane=request.slot, settings=settings)
-        streams[:] = [
-            TriggerStream(
-                config.source, group.name, request.slot, request.start, log.token(), follow, request.binary
-            )
-        ]  # fmt: skip
+        streams[:] = [TriggerStream.of(config.source, group.name, request, log.token(), follow)]
         return streams[0]
 
     def token(lsn: Lsn) -> str | None:

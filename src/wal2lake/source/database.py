@@ -16,6 +16,7 @@ from ..installation import Installation
 from ..position import Lsn
 from ..schema import TableId, TableSchema
 from .copies import copy_plan, copying, session_snapshot
+from .copies.snapshot_session import SnapshotSession
 from .crossing import Crossing
 from .model import CopySource, SourceIdentity, Standing
 from .ports import OpenSnapshot
@@ -299,7 +300,8 @@ class Source:
     def open_snapshot(self, patience: Patience = PATIENT) -> OpenSnapshot:
         """Open a consistent point for copies while the group's slot is being streamed."""
         if self._group.polls:
-            return session_snapshot.take(partial(connect, self._config.source, self._group.name), patience)
+            with SnapshotSession(partial(connect, self._config.source, self._group.name)) as session:
+                return session_snapshot.take(session, patience)
         name = f"wal2lake_copy_{secrets.token_hex(8)}"
         return slot.create(self._config.source, name, self._group.name, temporary=True, patience=patience)
 

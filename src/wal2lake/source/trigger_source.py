@@ -11,6 +11,7 @@ from ..errors import ConfigError, SourceBusy, Wal2LakeError
 from ..schema import ReplicaIdentity, TableSchema
 from .catalog_reader import PostgresCatalog
 from .copies.session_snapshot import SessionSnapshot
+from .copies.snapshot_session import SnapshotSession
 from .database import LOCKED_SECONDS, Source
 from .model import Standing
 from .publishing import Identified
@@ -21,6 +22,7 @@ from .tables import catalog
 from .triggers import copies, installing, removing
 from .triggers import lane as lanes
 from .triggers.installing import Condition
+from .triggers.requests import SqlRequests
 from .wal_crossing import WalCrossing
 
 
@@ -105,18 +107,16 @@ class TriggerSource(Source):
         self.drop_publications()
         name, mark = self.slot_name, self.installation.mark
         self._ask(lambda c: lanes.create(c, name, mark))
-        holder = self._connect()
-        try:
-            return copies.take(holder)
-        except BaseException:
-            holder.close()
-            raise
+        with SnapshotSession(self._connect) as session:
+            return copies.take(session)
 
     def open_snapshot(self, patience: Patience = PATIENT) -> SessionSnapshot:
-        return copies.agreed(self._connect, self.slot_name, patience)
+        lane = self.slot_name
+        with SnapshotSession(self._connect) as session, self._session() as connection:
+            return copies.agreed(session, SqlRequests(connection, lane), patience)
 
     def crossing(self) -> WalCrossing:
-        return WalCrossing(self._config, self._group)
+        return WalCrossing.of(self._config, self._group)
 
     def clear_other_lane(self) -> None:
         """Drop the slot and the publications that an unfinished change to the WAL has left."""

@@ -11,19 +11,15 @@ transaction that waits for a synchronous standby is neither visible yet nor sent
 from __future__ import annotations
 
 import logging
-import select
-import time
-from collections.abc import Callable
+from typing import Protocol
 
-from psycopg import IsolationLevel
-
-from ...errors import ConnectionFailed, SourceBusy
+from ...clock import Clock
+from ...errors import SourceBusy
+from ...position import Lsn
 from ...visibility import Visibility
 from ..model import ExportedSnapshot
 from ..sessions.closing import Closing
-from ..sessions.connect import Connection, alive, explained, query
-from ..sessions.locking import OpenTransaction, Patience
-from ..sessions.server import mark, wal_written
+from ..sessions.locking import Patience
 
 log = logging.getLogger(__name__)
 
@@ -31,78 +27,85 @@ LOOK_SECONDS = 0.05
 REPORT_SECONDS = 5.0
 
 
+class SnapshotHolder(Protocol):
+    """A transaction that has exported its snapshot, and stays open."""
+
+    name: str
+    seen: str
+    """the snapshot, as PostgreSQL writes it"""
+
+    @property
+    def alive(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class SnapshotServer(Protocol):
+    """A session that takes snapshots. Any method raises ConnectionFailed if the server can't be reached."""
+
+    @property
+    def clock(self) -> Clock: ...
+    def written(self) -> Lsn:
+        """The end of the WAL: everything that is visible is below it."""
+
+    def mark(self) -> Lsn:
+        """Write a message to the WAL; a position after it that the stream will reach."""
+
+    def moment(self) -> str:
+        """A number of a transaction, above those of all that run."""
+
+    def ended(self, moment: str) -> bool:
+        """Whether all transactions below a number have ended and can be seen."""
+
+    def running(self) -> SourceBusy:
+        """The error that names those that run."""
+
+    def export(self) -> SnapshotHolder: ...
+    def sleep(self, seconds: float) -> None: ...
+    def close(self) -> None:
+        """What it has exported stays."""
+
+
 class SessionSnapshot(Closing):
     """Implements OpenSnapshot with a transaction that stays open until it is closed."""
 
-    def __init__(self, snapshot: ExportedSnapshot, holder: Connection) -> None:
+    def __init__(self, snapshot: ExportedSnapshot, holder: SnapshotHolder) -> None:
         self.snapshot = snapshot
         self._holder = holder
 
     @property
     def alive(self) -> bool:
-        return alive(self._holder)
+        return self._holder.alive
 
     def close(self) -> None:
         self._holder.close()
 
 
-def take(connected: Callable[[], Connection], patience: Patience) -> SessionSnapshot:
+def take(server: SnapshotServer, patience: Patience) -> SessionSnapshot:
     """Wait for the transactions that run, then export a snapshot. Raises SourceBusy if that is to stop."""
-    with connected() as control:
-        first = wal_written(control)
-        await_running(control, patience)
-        holder = connected()
-        try:
-            name, seen = _exported(holder)
-            until = max(mark(control), wal_written(control))
-        except BaseException:
-            holder.close()
-            raise
-    snapshot = ExportedSnapshot(name, first, Visibility.of(seen, until))
-    log.debug("snapshot %s taken: %s", name, snapshot.visibility)
+    first = server.written()
+    await_running(server, patience)
+    holder = server.export()
+    try:
+        until = max(server.mark(), server.written())
+        snapshot = ExportedSnapshot(holder.name, first, Visibility.of(holder.seen, until))
+    except BaseException:
+        holder.close()
+        raise
+    log.debug("snapshot %s taken: %s", snapshot.name, snapshot.visibility)
     return SessionSnapshot(snapshot, holder)
 
 
-def _exported(holder: Connection) -> tuple[str, str]:
-    with explained("taking", "a snapshot"):
-        # The transaction begins with the first statement, and stays open for as long as copies read.
-        holder.autocommit, holder.read_only = False, True
-        holder.isolation_level = IsolationLevel.REPEATABLE_READ
-        row = holder.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
-    if row is None:
-        raise ConnectionFailed(server="the source", cause="no answer")
-    return row
-
-
-def await_running(control: Connection, patience: Patience) -> None:
+def await_running(server: SnapshotServer, patience: Patience) -> None:
     """Wait until every transaction that runs now, in any database, has ended and can be seen."""
-    moment = _one(control, "SELECT pg_current_xact_id()::text")
-    report_at = time.monotonic() + REPORT_SECONDS
-    ended = "SELECT (pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8)::text"
-    while _one(control, ended, moment) != "true":
+    moment = server.moment()
+    report_at = server.clock.monotonic() + REPORT_SECONDS
+    while not server.ended(moment):
         if patience.stopped():
-            raise _running(control)
-        if time.monotonic() >= report_at:
-            report_at = time.monotonic() + 2 * REPORT_SECONDS
-            error = _running(control)
+            raise server.running()
+        if server.clock.monotonic() >= report_at:
+            report_at = server.clock.monotonic() + 2 * REPORT_SECONDS
+            error = server.running()
             log.warning("%s", error)
             patience.on_wait(error)
         # The server has no way to wait for this.
-        select.select([], [], [], LOOK_SECONDS)
-
-
-def _running(control: Connection) -> SourceBusy:
-    with explained("reading", "the running transactions"):
-        rows = control.execute(query("slot_blockers")).fetchall()
-    others = [OpenTransaction(*row[:4]) for row in rows]
-    described = ", ".join(map(str, others))
-    remedy = {"remedy": f"wait for their end, or end them, as in: {others[0].end}"} if others else {}
-    return SourceBusy(
-        operation="taking", object="a snapshot", cause=f"transactions are open: {described or 'unknown'}", **remedy
-    )
-
-
-def _one(control: Connection, statement: str, *values: str) -> str:
-    with explained("reading", "the running transactions"):
-        row = control.execute(statement.encode(), values).fetchone()
-    return str(row[0]) if row is not None else ""
+        server.sleep(LOOK_SECONDS)

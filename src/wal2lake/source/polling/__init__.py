@@ -1,5 +1,5 @@
 """A replication slot that is read through SQL."""
 
-from .stream import open_polling
+from .stream import PollingStream, open_polling
 
-__all__ = ["open_polling"]
+__all__ = ["PollingStream", "open_polling"]

@@ -9,7 +9,6 @@ all other writers, so that the numbers of rows tell what was before and what aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ...decode import Messages
 from ...position import Lsn
@@ -18,29 +17,10 @@ from ...visibility import PgSnapshot
 from ..sessions.connect import Connection, explained
 from ..sessions.copy_out import copied_out
 from . import installing, messages, tuples
+from .contract import Drain, Filled
 from .definition import Buffer
 
 BYTES_AT_ONCE = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A buffer that has rows for a drain."""
-
-    buffer: Buffer
-    ordered: bool
-    """whether there are truncations or marks among them"""
-
-
-@dataclass(frozen=True)
-class Drain:
-    """What a drain is made of; its transaction is open until its last message was taken."""
-
-    snapshot: PgSnapshot
-    position: Lsn
-    filled: Sequence[Filled]
-    us: int
-    """when it began, in microseconds since PostgreSQL's epoch"""
 
 
 def begin(conn: Connection, lane: str, last: PgSnapshot | None, position: Lsn, imported: str | None = None) -> Drain:
