@@ -22,7 +22,7 @@ from wal2lake.position import Lsn
 from wal2lake.preflight import check
 from wal2lake.source import connect, follow_columns
 from wal2lake.source.sessions import Patience
-from wal2lake.source.triggers import Condition, tidy, trigger_conditions
+from wal2lake.source.triggers import Condition, TriggerStream, tidy, trigger_conditions
 
 OWN_TYPES = (
     "CREATE TYPE mood AS ENUM ('so so', 'NULL'); CREATE TYPE pair AS (x int, y text);"
@@ -366,6 +366,38 @@ def test_what_is_missing_disabled_or_changed_is_seen(lane: Lane) -> None:
         assert conditions_of(lane, oid) is condition
         assert lane.source.publish(lane.source.discover()) == {}
         assert conditions_of(lane, oid) is Condition.INSTALLED
+
+
+def test_a_table_is_described_again_only_if_its_buffer_is_another_one(lane: Lane) -> None:
+    """Whoever reads a description asks the catalog for the table, which would take longer than a small drain."""
+    database = lane.database
+
+    def described(stream: TriggerStream) -> int:
+        assert lane.drain(stream)
+        return sum(message[25:26] == b"R" for message in lane.found)
+
+    with lane.open() as stream:
+        database.execute("INSERT INTO t (id) VALUES (100)")
+        assert described(stream) == 1
+        database.execute("INSERT INTO t (id) VALUES (101)")
+        assert described(stream) == 0
+        # The description of a column that takes the place of another one reads the same.
+        database.execute("ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v text")
+        lane.source.publish(lane.source.discover())
+        database.execute("INSERT INTO t (id) VALUES (102)")
+        assert described(stream) == 1
+    with lane.open() as stream:
+        database.execute("INSERT INTO t (id) VALUES (103)")
+        assert described(stream) == 1
+
+
+def test_what_waits_in_the_buffers_counts_as_behind(lane: Lane) -> None:
+    assert lane.source.standing().lag_bytes == 0
+    lane.database.execute("INSERT INTO t (id) VALUES (100)")
+    assert lane.source.standing().lag_bytes > 0
+    with lane.open() as stream:
+        assert lane.drain(stream)
+    assert lane.source.standing().lag_bytes == 0
 
 
 def test_tables_that_triggers_can_not_follow_are_refused(make: Callable[..., Lane], server: EmbeddedServer) -> None:

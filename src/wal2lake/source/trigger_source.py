@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..config import TableConfig
 from ..errors import ConfigError, SourceBusy, Wal2LakeError
+from ..position import ZERO
 from ..schema import ReplicaIdentity, TableSchema
 from .catalog_reader import PostgresCatalog
 from .copies.session_snapshot import SessionSnapshot
@@ -138,7 +139,9 @@ class TriggerSource(Source):
         found = self.slot()
         if found is None:
             return Standing(False, None, None, 0, 0)
-        return Standing(True, found.confirmed_flush_lsn, found.confirmed_flush_lsn, 0, 0)
+        position, name = found.confirmed_flush_lsn or ZERO, self.slot_name
+        waiting = self._ask(lambda c: installing.unread_bytes(c, name, position))
+        return Standing(True, found.confirmed_flush_lsn, found.confirmed_flush_lsn, waiting, 0)
 
 
 class WholeRows(PostgresCatalog):

@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 
 from ...errors import SourceBusy, SourceRefused, Wal2LakeError
+from ...position import Lsn
 from ...quoting import identifier, toml
 from ...schema import TableSchema
 from ..sessions.connect import Connection, explained, query
@@ -70,6 +71,20 @@ def buffers(conn: Connection, lane: str) -> dict[int, list[Buffer]]:
     for relid, generation, columns, layout, retired in rows:
         found[relid].append(Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired))
     return dict(found)
+
+
+def unread_bytes(conn: Connection, lane: str, position: Lsn) -> int:
+    """How much WAL has been written since a position, if a buffer has rows; 0 if nothing waits."""
+    present = [buffer.name for some in buffers(conn, lane).values() for buffer in some]
+    if not present:
+        return 0
+    filled = " OR ".join(f"EXISTS (SELECT FROM {name})" for name in present)
+    with explained("reading", "the buffers"):
+        row = conn.execute(
+            f"SELECT CASE WHEN {filled} THEN pg_current_wal_insert_lsn() - %s::pg_lsn ELSE 0 END::int8".encode(),
+            [str(position)],
+        ).fetchone()
+    return max(0, int(row[0])) if row is not None else 0
 
 
 def exists(conn: Connection) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from ...config import SourceConfig
-from ...decode import Messages
+from ...decode import RELATION, Messages
 from ...errors import SlotLost, SourceBusy, SourceError
 from ...position import Lsn
 from ...visibility import PgSnapshot
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
+DESCRIBE_SECONDS = 5.0
+"""after which a table is described again, although its buffer is the same: who reads a description asks the catalog"""
+LARGE_BYTES = 4 * 1024 * 1024
+"""a drain of so many bytes is followed by another one at once; smaller ones would cost more than they bring"""
 VACUUM_ROWS = 20_000
 """after so many rows were deleted from a buffer, their place is given back"""
 
@@ -52,6 +56,10 @@ class TriggerStream(Closing):
         self._under_way: Iterator[Messages] | None = None
         self._drain: Drain | None = None
         self._looked_at = self._refreshed_at = -1.0
+        self._drained_bytes = 0
+        """of the drain that is being read"""
+        self._described: dict[int, tuple[Buffer, bytes, float]] = {}
+        """for each table the buffer and the description that were given last, and when"""
         self._deleted: dict[str, int] = {}
         try:
             self._begin_where_it_ended()
@@ -90,6 +98,7 @@ class TriggerStream(Closing):
             return Messages.of([])
         found = next(self._under_way, None)
         if found is not None:
+            self._drained_bytes += found.size
             return found
         self._ended()
         return Messages.of([])
@@ -126,19 +135,33 @@ class TriggerStream(Closing):
         if drain.filled:
             self._drain = drain
             self._pending[drain.position] = drain
-            self._under_way = self._buffers.read(drain, self._last, self.capabilities.binary)
+            self._drained_bytes = 0
+            self._under_way = self._read(drain)
             return
         self._buffers.end()
         self._seen = str(drain.snapshot)
         self._reached(drain.position)
+
+    def _read(self, drain: Drain) -> Iterator[Messages]:
+        """The messages of a drain, without descriptions that were given before of the same buffer."""
+        filled = iter(drain.filled)
+        for messages in self._buffers.read(drain, self._last, self.capabilities.binary):
+            if messages and messages.kinds[0] == RELATION:
+                buffer, text, now = next(filled).buffer, messages[0], self._clock.monotonic()
+                before = self._described.get(buffer.relid)
+                if before is not None and before[:2] == (buffer, text) and now - before[2] < DESCRIBE_SECONDS:
+                    continue
+                self._described[buffer.relid] = buffer, text, now
+            yield messages
 
     def _ended(self) -> None:
         """All of a drain was given."""
         drain, self._under_way, self._drain = self._drain, None, None
         assert drain is not None
         self._last, self._seen = drain.snapshot, str(drain.snapshot)
-        # There may be more by now.
-        self._looked_at = -1.0
+        if self._drained_bytes >= LARGE_BYTES:
+            # There is more by now.
+            self._looked_at = -1.0
         self._reached(drain.position)
 
     def _reached(self, position: Lsn) -> None:
