@@ -14,7 +14,7 @@ from ..lake import Applied
 from ..position import ZERO, LakeVersion, Lsn
 from ..schema import Membership, TableId, TableSchema
 from ..state import TableRecord, TableSpec, events, lifecycle
-from ..state.lifecycle import CatchUp, Errored, TableState
+from ..state.lifecycle import CatchUp, Errored, Mode, TableState
 from .retention import Retention, needless
 from .table_life import TableLife
 
@@ -128,6 +128,10 @@ class TableRuntime(TableLife):
             self.retry_now()
         self.schema, self.spec, self.round = schema, spec, round
         self._update(id=schema.id)
+
+    def captured_by(self, mode: Mode) -> None:
+        """Set how its changes are captured."""
+        self._update(mode=mode)
 
     def request_copy(self, requested: datetime | None = None) -> None:
         """A copy is requested; `requested`: time of the request in the state store."""

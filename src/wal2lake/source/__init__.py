@@ -4,6 +4,7 @@ The packages inside have names of their own; modules are used within this packag
 """
 
 from .catalog_reader import PostgresCatalog
+from .crossing_port import Crossed, Crossing
 from .database import Source
 from .model import (
     BLOCK_BYTES,
@@ -20,8 +21,6 @@ from .ports import (
     CatalogReader,
     ChangeSource,
     ControlSession,
-    Crossed,
-    Crossing,
     OpenSnapshot,
     SourceDatabase,
     StreamRequest,

@@ -22,7 +22,7 @@ from ..position import Lsn
 from ..retry import CAPTURE, Backoff
 from ..schema import Bounds, Membership, TableId, TableSchema
 from ..types import PgType
-from ..visibility import Visibility
+from .crossing_port import Crossing
 from .model import CopySource, ExportedSnapshot, SourceIdentity, Standing
 from .publishing.slot import SlotInfo
 from .sessions.locking import PATIENT, Patience
@@ -125,45 +125,6 @@ class ChangeSource(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True)
-class Crossed:
-    """Where the stream of a slot takes over from triggers."""
-
-    seen: Visibility
-    """what triggers have captured, and the boundary up to which the stream is compared with it"""
-    appends: Lsn | None
-    """from where on the slot has the publication of append-only tables; None: there is none"""
-
-
-class Crossing(Protocol):
-    """The steps from triggers to the stream of a slot. Until the log says that it is crossed, `undo` is enough.
-
-    begin    tables are published, the slot is made; all transactions that ran then have a number below X
-    ready    all below X have ended, and triggers have captured them
-    finish   while nothing is being captured: the position and the snapshot at which the stream takes over
-    """
-
-    def obstacles(self, oids: Collection[int]) -> tuple[str, ...]:
-        """What has to change first, at the server or at a table."""
-
-    def begin(self, oids: Collection[int], patience: Patience) -> None:
-        """Publish the tables and make the slot. Raises SourceBusy if the wait for open transactions is stopped."""
-
-    def ready(self, oids: Collection[int], token: str) -> bool:
-        """Whether `finish` would succeed. Raises SourceRefused if the tables can't be crossed any more.
-
-        `token`: the snapshot of the last durable drain.
-        """
-
-    def finish(self, oids: Collection[int], token: str) -> Crossed | None:
-        """None if rows are left that the last durable drain does not have."""
-
-    def undo(self) -> None:
-        """Drop the slot and the publications."""
-
-    def close(self) -> None: ...
-
-
 class ControlSession(Protocol):
     """An ordinary session with the source, beside the stream. Any method raises ConnectionFailed if it is gone."""
 
@@ -221,7 +182,7 @@ class CatalogReader(Protocol):
         """
 
     def published(self, publication: str) -> frozenset[int]:
-        """The tables in a publication; empty if it does not exist."""
+        """The tables in a publication, by themselves or by what triggers have captured; empty if it does not exist."""
 
     def named_publication(self, group: GroupConfig) -> Named:
         """The publication that a group names. Raises ConfigError if it does not exist or omits kinds of changes."""
@@ -338,6 +299,18 @@ class SourceDatabase(Protocol):
 
     def unpublished(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         """The tables that are missing in their publication, so that changes of them are not in the stream."""
+
+    def by_triggers(self) -> frozenset[int]:
+        """The tables that are captured by triggers although the group has a slot."""
+
+    def misplaced(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        """The tables that `publish` would have captured in another way than they are."""
+
+    def maintain_triggers(self) -> bool:
+        """Keep what captures `by_triggers` right and small; whether there is anything.
+
+        Raises SourceBusy if a table is locked; the rest is done.
+        """
 
     def appends(self) -> bool:
         """Whether the group has a publication of append-only tables."""

@@ -16,8 +16,8 @@ from ..config import Config, GroupConfig
 from ..errors import SourceRefused
 from ..position import Lsn
 from ..visibility import PgSnapshot, Visibility
+from .crossing_port import Crossed
 from .database import Source
-from .ports import Crossed
 from .publishing import slot
 from .sessions.connect import Connection, connect, explained
 from .sessions.locking import Patience
@@ -39,7 +39,7 @@ class WalCrossing:
         if found := self._wal.wal_obstacles():
             return found
         schemas = self._wal.describe(sorted(oids))
-        refused = self._wal.updates_refused(schemas)
+        refused = self._wal.updates_refused(schemas) - self._wal.stays_on_triggers(schemas)
         return tuple(f"{schema.id} has no replica identity" for schema in schemas if schema.oid in refused)
 
     def begin(self, oids: Collection[int], patience: Patience) -> None:
@@ -74,7 +74,8 @@ class WalCrossing:
             if seen is None:
                 return None
             boundary = _boundary(conn)
-        return Crossed(Visibility.of(seen, boundary), self._slot_from if self._wal.appends() else None)
+        appends = self._slot_from if self._wal.appends() else None
+        return Crossed(Visibility.of(seen, boundary), appends, self._wal.by_triggers())
 
     def _require_publishable(self, oids: Collection[int]) -> None:
         """Tables may come, go and change while transactions are waited for."""
@@ -83,8 +84,8 @@ class WalCrossing:
         schemas = self._wal.describe(sorted(oids))
         if len(schemas) != len(self._published) or self._wal.unpublished(schemas):
             raise _changed("a table was dropped, or is not published any more")
-        if self._wal.updates_refused(schemas):
-            raise _changed("a table has lost its replica identity")
+        if self._wal.misplaced(schemas):
+            raise _changed("a table has got or lost its replica identity")
 
     def _seen(self, conn: Connection, token: str) -> str | None:
         """A snapshot that sees all below X, and of which all rows are in the change log."""

@@ -39,6 +39,7 @@ from ..sessions.locking import wait_briefly
 from ..tables import selection
 from ..tables.catalog_table import GENERATED_PUBLISHED_SINCE
 from ..tables.facts import owner_remedy, updates_refused
+from .contents import names_in
 
 log = logging.getLogger(__name__)
 
@@ -147,23 +148,27 @@ def renew(
             _add_part(conn, name, schema)
 
 
-def exists(conn: Connection, name: str) -> bool:
-    with explained("reading", f"publication {name}"):
-        return conn.execute(query("publication"), {"name": name}).fetchone() is not None
-
-
-def tables_of(conn: Connection, name: str) -> frozenset[int]:
-    """The tables in a publication; empty if it does not exist."""
+def add(conn: Connection, name: str, table: TableId | TableSchema, append: bool, mark: str | None) -> None:
+    """Have a table in a publication, in the caller's transaction; the publication is made if there is none."""
     with explained("reading", f"publication {name}"):
         row = conn.execute(query("publication"), {"name": name}).fetchone()
-        rows = conn.execute(query("publication_tables"), {"publication": row[0]}).fetchall() if row else []
-    return frozenset(row[0] for row in rows)
+    if row is None:
+        ensure(conn, name, (), append=append, mark=mark)
+    else:
+        require_own(name, row[-1], mark)
+    id = table.id if isinstance(table, TableSchema) else table
+    if id in names_in(conn, name).values():
+        return
+    if isinstance(table, TableSchema) and (table.only or table.where is not None):
+        _add_part(conn, name, table)
+    else:
+        _add(conn, name, [id])
 
 
-def types_in(conn: Connection, name: str) -> list[tuple[int, int]]:
-    """Oid and typmod of the types of all columns of published tables. Waits for no lock."""
-    with explained("reading", f"publication {name}"):
-        return [(oid, typmod) for oid, typmod in conn.execute(query("published_types"), {"name": name})]
+def take_out(conn: Connection, name: str, id: TableId) -> None:
+    """Have a table not in a publication, in the caller's transaction."""
+    if id in names_in(conn, name).values():
+        _drop_tables(conn, name, [id])
 
 
 def require_own(name: str, comment: str | None, mark: str | None) -> None:

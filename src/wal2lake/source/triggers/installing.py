@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from ...errors import SourceBusy, SourceRefused, Wal2LakeError
 from ...quoting import identifier, toml
@@ -27,8 +28,14 @@ class Condition(StrEnum):
 
     INSTALLED = "installed"
     OUTDATED = "outdated"
+    INCOMPLETE = "incomplete"
+    """a partition came since"""
     MISSING = "missing"
     DISABLED = "disabled"
+
+
+FOLLOWED = (Condition.OUTDATED, Condition.INCOMPLETE)
+"""what is put right without a copy, unless rows were missed meanwhile"""
 
 
 @dataclass(frozen=True)
@@ -65,9 +72,25 @@ def buffers(conn: Connection, lane: str) -> dict[int, list[Buffer]]:
             return {}
         rows = conn.execute(query("trigger_buffers"), {"lane": lane}).fetchall()
     found: defaultdict[int, list[Buffer]] = defaultdict(list)
-    for relid, generation, columns, layout, retired in rows:
-        found[relid].append(Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired))
+    for row in rows:
+        found[row[0]].append(_buffer(*row))
     return dict(found)
+
+
+def all_buffers(conn: Connection, oid: int) -> list[Buffer]:
+    """The buffers of a table, of whichever lane they are, older ones first."""
+    if not exists(conn):
+        return []
+    with explained("reading", "the buffers"):
+        rows = conn.execute(
+            "SELECT relid::int8, generation, columns, layout, retired::text FROM wal2lake_changes.buffers"
+            " WHERE relid = %s ORDER BY generation", [oid],
+        ).fetchall()  # fmt: skip
+    return [_buffer(*row) for row in rows]
+
+
+def _buffer(relid: int, generation: int, columns: Sequence[Any], layout: str, retired: str | None) -> Buffer:
+    return Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired)
 
 
 def exists(conn: Connection) -> bool:
@@ -106,15 +129,23 @@ def conditions(conn: Connection, lane: str, oids: Collection[int]) -> dict[int, 
     found = {}
     planned = _planned(conn, parts_of(conn, oids), buffers(conn, lane), {})
     installed = _installed(conn, [one.relid for some in planned.values() for one in some])
-    worst = [Condition.INSTALLED, Condition.OUTDATED, Condition.DISABLED, Condition.MISSING]
+    present_functions = functions(conn)
+    worst = [
+        Condition.INSTALLED, Condition.OUTDATED, Condition.INCOMPLETE, Condition.DISABLED, Condition.MISSING,
+    ]  # fmt: skip
     for oid in oids:
-        states = [_condition(one, installed) for one in planned.get(oid, ())]
+        states = [_condition(one, installed, one.relid not in present_functions) for one in planned.get(oid, ())]
         found[oid] = max(states, key=worst.index) if states else Condition.MISSING
     return found
 
 
-def _condition(wanted: Installation, installed: Mapping[int, tuple[str, Collection[str], bool]]) -> Condition:
+def _condition(
+    wanted: Installation, installed: Mapping[int, tuple[str, Collection[str], bool]], new: bool
+) -> Condition:
+    """`new`: it never had triggers."""
     source, triggers, always = installed.get(wanted.relid, ("", (), True))
+    if new and wanted.part:
+        return Condition.INCOMPLETE
     if not all(any(name.startswith(f"wal2lake_{one.lower()}_") for name in triggers) for one in OPERATIONS):
         return Condition.MISSING
     if not always:
@@ -131,15 +162,15 @@ def install(
     refused: dict[int, Wal2LakeError] = {}
     by_oid = {schema.oid: schema for schema in schemas}
     parts = parts_of(conn, by_oid)
-    for part in parts:
-        if (error := _obstacle(part, by_oid[part.root])) is not None:
-            refused.setdefault(part.root, error)
+    for oid, schema in by_oid.items():
+        if (error := obstacle([part for part in parts if part.root == oid], schema)) is not None:
+            refused[oid] = error
     usable = {oid: schema for oid, schema in by_oid.items() if oid not in refused}
     parts = [part for part in parts if part.root in usable and not part.foreign]
     for oid, schema in usable.items():
         own = [part for part in parts if part.root == oid]
         try:
-            retried(partial(_install, conn, lane, schema, own), patience, stopped)
+            retried(partial(install_one, conn, lane, schema, own), patience, stopped)
         except SourceRefused as error:
             refused[oid] = error
     return refused
@@ -164,8 +195,10 @@ def _cause(part: Part) -> str | None:
     return next((cause for cause, holds in causes.items() if holds), None)
 
 
-def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
-    cause = "a setting keeps rows out of the lake, which triggers do not" if schema.where is not None else _cause(part)
+def obstacle(parts: Sequence[Part], schema: TableSchema) -> Wal2LakeError | None:
+    """Why a table can't be captured by triggers; `parts`: itself and its partitions."""
+    cause = "a setting keeps rows out of the lake, which triggers do not" if schema.where is not None else None
+    cause = cause or next(filter(None, map(_cause, parts)), None)
     if cause is None:
         return None
     return SourceRefused(
@@ -174,7 +207,7 @@ def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
     )  # fmt: skip
 
 
-def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[Part]) -> None:
+def install_one(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[Part]) -> None:
     """One table with its partitions, in one transaction: it is captured from its end on, wholly."""
     names = _type_names(conn, schema)
     columns = tuple(BufferColumn(c.name, c.type_oid, c.typmod, *names[c.type_oid]) for c in schema.columns)
@@ -188,7 +221,7 @@ def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[P
         if layout is None:
             raise SourceBusy(operation="installing triggers on", object=str(schema.id), cause="it is gone")
         made: Buffer | None = None
-        if latest is None or latest.columns != columns or latest.layout != layout[0]:
+        if latest is None or latest.retired or latest.columns != columns or latest.layout != layout[0]:
             made = Buffer(schema.oid, latest.generation + 1 if latest else 0, columns, layout[0])
             _create(conn, lane, made, latest)
         planned = _planned(conn, parts, present, {schema.oid: made} if made else {})[schema.oid]
@@ -285,67 +318,11 @@ def _installed(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, 
     return {oid: (source, triggers, always) for oid, source, triggers, always in rows}
 
 
-def remove(conn: Connection, lane: str, keep: Collection[int], patience: float, stopped: Callable[[], bool]) -> None:
-    """Remove the triggers and buffers of a lane's tables, but for those to keep. Raises SourceBusy."""
-    present = buffers(conn, lane)
-    gone = [oid for oid in present if oid not in keep]
-    if not gone:
-        return
-    parts = parts_of(conn, gone)
-    for oid in gone:
-        relids = {oid, *(part.oid for part in parts if part.root == oid)}
-        retried(partial(_remove, conn, oid, relids, present[oid]), patience, stopped)
-
-
-def _remove(conn: Connection, oid: int, relids: Collection[int], present: Sequence[Buffer]) -> None:
-    with explained("removing triggers of table", str(oid)), conn.transaction():
-        wait_briefly(conn)
-        for relid in relids:
-            conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{relid}() CASCADE".encode())
-        for buffer in present:
-            conn.execute(f"DROP TABLE IF EXISTS {buffer.name}".encode())
-        conn.execute("DELETE FROM wal2lake_changes.buffers WHERE relid = %s", [oid])
-
-
-def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, stopped: Callable[[], bool]) -> None:
-    """Remove all that a lane has; with the last lane the schema goes, too. A lane of another installation stays."""
-    if not exists(conn):
-        return
-    with explained("reading", f"lane {lane}"):
-        row = conn.execute("SELECT mark FROM wal2lake_changes.lanes WHERE lane = %s", [lane]).fetchone()
-    if row is not None and row[0] not in (None, mark):
-        return
-    remove(conn, lane, (), patience, stopped)
-    with explained("dropping", f"lane {lane}"), conn.transaction():
-        conn.execute("SELECT pg_advisory_xact_lock(hashtext('wal2lake_changes'))")
-        conn.execute("DELETE FROM wal2lake_changes.lanes WHERE lane = %s", [lane])
-        row = conn.execute("SELECT count(*) FROM wal2lake_changes.lanes").fetchone()
-        left = conn.execute("SELECT count(*) FROM wal2lake_changes.buffers").fetchone()
-        if row == (0,) and left == (0,):
-            conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
-
-
-def tidy(conn: Connection, lane: str) -> None:
-    """Drop buffers that nothing fills any more and that are empty: of earlier columns, and of dropped tables."""
-    present = [buffer for some in buffers(conn, lane).values() for buffer in some]
-    with explained("reading", "the running transactions"):
-        there = {
-            oid for (oid,) in conn.execute(
-                "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[])", [[buffer.relid for buffer in present]]
-            )
-        }  # fmt: skip
-        ended = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::numeric").fetchone()
-    for buffer in present:
-        over = buffer.retired is not None and ended is not None and int(buffer.retired) < int(ended[0])
-        if over or buffer.relid not in there:
-            with explained("dropping", buffer.name), conn.transaction():
-                wait_briefly(conn)
-                row = conn.execute(f"SELECT EXISTS (SELECT FROM {buffer.name})".encode()).fetchone()
-                if row == (False,):
-                    conn.execute(f"DROP TABLE {buffer.name}".encode())
-                    conn.execute(
-                        "DELETE FROM wal2lake_changes.buffers WHERE relid = %s AND generation = %s",
-                        [buffer.relid, buffer.generation],
-                    )
-                    if buffer.relid not in there:
-                        conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{buffer.relid}() CASCADE".encode())
+def functions(conn: Connection) -> frozenset[int]:
+    """The relations that have a function for their triggers."""
+    with explained("reading", "the functions of triggers"):
+        rows = conn.execute(
+            "SELECT substr(proname, 9)::int8 FROM pg_proc WHERE pronamespace = to_regnamespace('wal2lake_changes')"
+            " AND proname ~ '^capture_[0-9]+$'"
+        )
+        return frozenset(oid for (oid,) in rows)

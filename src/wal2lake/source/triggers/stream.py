@@ -22,7 +22,7 @@ from ...visibility import PgSnapshot
 from ..ports import Capabilities
 from ..sessions.closing import Closing
 from ..sessions.connect import Connection, connect, explained, query
-from . import draining, installing
+from . import draining, installing, removing
 from .definition import Buffer
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class TriggerStream(Closing):
         try:
             self._refresh(self._side)
             if not self._pending:
-                installing.tidy(self._side, self._lane)
+                removing.tidy(self._side, self._lane)
         except SourceBusy as error:
             log.debug("the triggers of group's lane %s are looked at again soon: %s", self._lane, error)
 
