@@ -74,13 +74,13 @@ from .checks import (
     judge_settings,
     judge_slot,
     judge_types,
-    judge_updates,
     judge_wanted_twice,
 )
 from .findings import Finding, GroupSlot, LakeFacts, Severity
 from .lanes import judge_choice
 from .plugin import judge_numbers, judge_plugin, look_at_plugin
 from .role_sql import dba_publication
+from .table_modes import check_tables
 from .triggers import judge_owners, judge_triggers
 
 __all__ = ["Finding", "Severity", "check"]
@@ -155,7 +155,7 @@ def _check_source(conn: Connection, config: Config) -> tuple[list[Finding], int]
         # What it needs to publish is judged once it has the rights of their owners, or a DBA has published them.
         publishing += [group] if group.publication is None and not owners else []
         table_findings += judge_partitions_to_come(unreadable_later(conn, oids), identifier(server.role))
-        table_findings += (_check_triggers if group.triggers else _check_updates)(conn, config, group, oids)
+        table_findings += (_check_triggers if group.triggers else check_tables)(conn, config, group, oids)
         table_findings += _check_columns(conn, config, group, oids, None if group.triggers else plugin)
     findings += _check_role(conn, config, publishing, server, reads_wal)
     wanted = [oid for _, oids in matched for oid in oids]
@@ -207,7 +207,9 @@ def _check_triggers(conn: Connection, config: Config, group: GroupConfig, oids: 
     found = trigger_conditions(conn, lane, oids) if lane is not None else {}
     obstacles = trigger_obstacles(conn, oids)
     for oid, table in catalog_tables(conn, oids).items():
-        yield from judge_triggers(table.id, found.get(oid), obstacles.get(oid))
+        declined = settings_of(config.tables, table.id, table.above).capture == "wal"
+        obstacle = 'it has capture = "wal"' if declined else obstacles.get(oid)
+        yield from judge_triggers(table.id, found.get(oid), obstacle)
 
 
 def _group_slot(
@@ -310,15 +312,6 @@ def _check_publishing(
         ]  # fmt: skip
         made = any(each.kind == "PUBLICATION" for each in own_objects(conn, [dba_publication(group.name)]))
         yield from judge_publishing(group.name, owners, sorted(tables), made)
-
-
-def _check_updates(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
-    """Tables whose updates PostgreSQL would refuse, unless updates are not published."""
-    tables = catalog_tables(conn, oids)
-    refused = refused_heaps(conn, oids)
-    for oid, table in tables.items():
-        if not settings_of(config.tables, table.id, table.above).append_only:
-            yield from judge_updates(table.id, refused.get(oid, ()), ours=group.publication is None)
 
 
 def _check_columns(

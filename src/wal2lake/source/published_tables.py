@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from ..config import PGOUTPUT, Config, GroupConfig, settings_of
-from ..errors import SourceBusy, SourceRefused, Wal2LakeError
+from ..errors import SourceBusy, SourceRefused, UpdatesRefused, Wal2LakeError
 from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from .asking import LOCKED_SECONDS, Asking
@@ -229,7 +229,10 @@ class PublishedTables(Asking):
             error = published.end(connection, place, schema, append, LOCKED_SECONDS, self._interrupted.is_set)
         except SourceBusy as busy:
             error = blocked(connection, [schema.oid], busy)
-        if error is None:
+        if isinstance(error, UpdatesRefused):
+            # It may not have triggers, and can't be published: nothing of it is captured.
+            published.leave(connection, place, schema.oid)
+        elif error is None:
             log.info("%s is captured from the WAL from here on", schema.id)
         else:
             log.info("%s is captured by triggers until that can end: %s", schema.id, error)
@@ -247,8 +250,7 @@ class PublishedTables(Asking):
         return frozenset(oid for oid, setting in settings.items() if setting == "trigger" or oid in unidentified)
 
     def _setting(self, schema: TableSchema) -> str:
-        own = settings_of(self._settings, schema.id, schema.settings_from).capture
-        return own or ("auto" if self._config.chooses(self._group) else "wal")
+        return self._config.capture_of(self._group, settings_of(self._settings, schema.id, schema.settings_from))
 
     @property
     def _may_fill(self) -> bool:
@@ -259,7 +261,7 @@ class PublishedTables(Asking):
         """Those of them that triggers capture wholly."""
         if not kept:
             return frozenset()
-        found = self._ask(lambda c: trigger_conditions(c, self.slot_name, kept))
+        found = self._ask(lambda c: trigger_conditions(c, None, kept))
         return frozenset(oid for oid, is_ in found.items() if is_ not in (Condition.MISSING, Condition.DISABLED))
 
     def _existing(self, connection: Connection, oids: Collection[int]) -> Iterator[int]:

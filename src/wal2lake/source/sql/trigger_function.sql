@@ -2,7 +2,8 @@
 -- for; otherwise a mark (X) says that the table has to be re-copied, and the writer goes on. Under a snapshot of the
 -- whole transaction the catalog may be older than the rows, so names and types are compared with the rows themselves.
 -- All rows of a statement have one number, which is drawn once: truncations alone have a place among statements. The
--- variables are qualified, because the table may have columns of any name.
+-- variables are qualified, because the table may have columns of any name. What a partition has after its DETACH is not
+-- of the table any more; its triggers go later.
 -- A column that is dropped stays in pg_attribute, without a type, so that whatever differs is a row there.
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER {settings} AS $capture$
 <<wal2lake>>
@@ -10,7 +11,9 @@ DECLARE
     xid xid8;
     number bigint;
 BEGIN
-    IF TG_OP = 'TRUNCATE' THEN
+    IF {detached} THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'TRUNCATE' THEN
         INSERT INTO {buffer} (op) VALUES ({truncated});
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN

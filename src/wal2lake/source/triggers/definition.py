@@ -134,6 +134,8 @@ class Installation:
             numbers=literal(self.buffer.numbers),
             settings=settings,
             truncated="'X'" if self.part else "'T'",
+            # Not its oid: PostgreSQL evaluates it once where its argument is a constant.
+            detached=f"pg_partition_root(TG_RELID) IS DISTINCT FROM {self.buffer.relid}" if self.part else "false",
             oid=self.relid,
             highest=len(attributes),
             names=f"ARRAY[{', '.join(listed)}]",

@@ -65,8 +65,8 @@ def parts_of(conn: Connection, oids: Collection[int]) -> list[Part]:
     ]
 
 
-def buffers(conn: Connection, lane: str) -> dict[int, list[Buffer]]:
-    """The buffers of each table of a lane, older ones first."""
+def buffers(conn: Connection, lane: str | None) -> dict[int, list[Buffer]]:
+    """The buffers of each table of a lane, or of all, older ones first."""
     with explained("reading", "the buffers"):
         if not exists(conn):
             return {}
@@ -124,7 +124,7 @@ def prepare(conn: Connection) -> None:
             conn.execute(query("trigger_schema"))
 
 
-def conditions(conn: Connection, lane: str, oids: Collection[int]) -> dict[int, Condition]:
+def conditions(conn: Connection, lane: str | None, oids: Collection[int]) -> dict[int, Condition]:
     """How the triggers of mirrored tables are; the worst of a table and its partitions counts."""
     found = {}
     planned = _planned(conn, parts_of(conn, oids), buffers(conn, lane), {})

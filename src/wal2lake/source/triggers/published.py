@@ -235,7 +235,8 @@ def follow(
     describe: Callable[[Collection[int]], Sequence[TableSchema]], stopped: Callable[[], bool],
 ) -> None:  # fmt: skip
     """Have tables that were altered, or have a new partition, captured as they are. Raises SourceBusy."""
-    found = installing.conditions(conn, place.lane, oids)
+    own = [oid for oid in installing.buffers(conn, place.lane) if oid in oids]
+    found = installing.conditions(conn, place.lane, own)
     altered = [oid for oid, condition in found.items() if condition in installing.FOLLOWED]
     for schema in describe(altered) if altered else ():
         if (error := begin(conn, place, schema, 0.0, stopped)) is not None:

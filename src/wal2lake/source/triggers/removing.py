@@ -61,6 +61,18 @@ def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, st
             conn.execute(f"DROP SCHEMA {SCHEMA} CASCADE".encode())
 
 
+def remove_strays(conn: Connection) -> None:
+    """Remove triggers from partitions that were detached, and functions of dropped ones. Raises SourceBusy."""
+    made = functions(conn)
+    if not made:
+        return
+    mirrored = buffers(conn, None)
+    for oid in made - {*mirrored, *(part.oid for part in parts_of(conn, mirrored))}:
+        with explained("removing triggers of table", str(oid)), conn.transaction():
+            wait_briefly(conn)
+            conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{oid}() CASCADE".encode())
+
+
 def _always(_: Buffer) -> bool:
     return True
 
@@ -89,3 +101,4 @@ def tidy(conn: Connection, lane: str, droppable: Callable[[Buffer], bool] = _alw
                     )
                     if buffer.relid not in there:
                         conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{buffer.relid}() CASCADE".encode())
+    remove_strays(conn)
