@@ -46,7 +46,7 @@ CREATE TABLE loses (id int, n int, v text, CONSTRAINT loses_key PRIMARY KEY (id)
 INSERT INTO keyed SELECT i, 0, 'k' FROM generate_series(1, 100) i;
 INSERT INTO bag SELECT i % 9, i / 3.0, '2024-01-01Z', 'b' FROM generate_series(1, 100) i;
 INSERT INTO parts SELECT i % 100, 0, 'p' FROM generate_series(1, 200) i;
-INSERT INTO long SELECT i % 7, repeat(md5(i::text), 200) FROM generate_series(1, 40) i;
+INSERT INTO long SELECT i % 7, repeat(md5(i::text), 80) FROM generate_series(1, 40) i;
 INSERT INTO gains SELECT i, 0, 'g' FROM generate_series(1, 100) i;
 INSERT INTO loses SELECT i, 0, 'l' FROM generate_series(1, 100) i;
 """
@@ -78,7 +78,7 @@ class Writer(InBackground):
         else:
             connection.commit()
             self.committed += 1
-        return chance() * 0.02
+        return chance() * 0.1
 
     def _change(self) -> bytes:
         number, other = self._random.randint(0, 99), self._random.randint(100, 10_000)
@@ -94,7 +94,7 @@ class Writer(InBackground):
             f"UPDATE parts SET k = (k + 50) % 100, n = n + 1 WHERE k = {number}",
             f"DELETE FROM parts_rest WHERE k = {50 + number % 50}",
             f"UPDATE long SET a = a + 1 WHERE a % 7 = {number % 7}",
-            f"UPDATE long SET body = repeat(md5('{other}'), 200) WHERE a = {number % 7}",
+            f"UPDATE long SET body = repeat(md5('{other}'), 80) WHERE a = {number % 7}",
             "WITH gone AS (DELETE FROM long WHERE a > 20 RETURNING body) INSERT INTO long SELECT 0, body FROM gone",
             f"INSERT INTO gains VALUES ({other}, 1, 'i') ON CONFLICT (id) DO UPDATE SET n = gains.n + 1",
             f"UPDATE gains SET id = id + 20000 WHERE id = {other}",
@@ -106,7 +106,7 @@ class Writer(InBackground):
             some = ["TRUNCATE bag", "TRUNCATE parts, long", "TRUNCATE parts_low"]
         elif self._random.random() < 0.02:
             # Large enough to be streamed before its commit.
-            some = [f"INSERT INTO bag SELECT i % 9, i, now(), 'many' FROM generate_series(1, {2000 + other}) i"]
+            some = [f"INSERT INTO bag SELECT i % 9, i, now(), 'many' FROM generate_series(1, {2000 + other // 4}) i"]
         return self._random.choice(some).encode()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from mirroring import GROUP, PATIENCE, Mirrored
+from mirroring import GROUP, PATIENCE, Mirrored, missed
 
+from command import Project
 from servers import Database
 from waiting import wait_until
+from wal2lake import faults
+from wal2lake.faults import VARIABLE
 from wal2lake.mirror import Mirror
+from wal2lake.preflight import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,5 +134,152 @@ def test_a_table_that_gets_a_key_moves_to_the_wal_and_one_that_loses_it_moves_to
     assert [(e.before, e.after) for e in history if e.detail == "capture mode"] == [("WAL", "TRIGGER")]
     # Its changes were in the stream without a gap.
     assert sum(e.after == "SNAPSHOT" for e in history) == 1
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}
+
+
+def test_the_first_table_of_a_group_that_loses_its_key_is_copied_once_the_stream_has_its_buffer(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The stream was opened without the second publication, so it may lack what was written meanwhile."""
+    database.execute("CREATE TABLE t (id int, v int, CONSTRAINT t_key PRIMARY KEY (id)); INSERT INTO t VALUES (1, 1)")
+    mirrored = made(database, tmp_path, spark)
+    with mirrored.running():
+        mirrored.becomes_equal("t")
+        database.execute("ALTER TABLE t DROP CONSTRAINT t_key; INSERT INTO t VALUES (1, 1)")
+        wait_until(lambda: modes(mirrored)["t"] == "TRIGGER", PATIENCE, lambda: f"triggers: {modes(mirrored)}")
+        database.execute("UPDATE t SET v = v + 1; INSERT INTO t VALUES (2, 2)")
+        mirrored.becomes_equal("t")
+        database.execute("DELETE FROM t WHERE id = 1")
+        mirrored.becomes_equal("t")
+
+
+def test_ddl_partitions_and_triggers_that_others_disable(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    make_tables(database)
+    mirrored = made(database, tmp_path, spark)
+    with mirrored.running():
+        mirrored.becomes_equal(*TABLES)
+        database.execute(
+            "ALTER TABLE keyless ADD COLUMN more text DEFAULT 'd'; INSERT INTO keyless VALUES (1, 2, 'x', 'y')"
+        )
+        mirrored.becomes_equal("keyless")
+        database.execute("ALTER TABLE keyless RENAME COLUMN v TO w; ALTER TABLE keyless DROP COLUMN n")
+        database.execute("UPDATE keyless SET w = 'renamed' WHERE a < 5")
+        mirrored.becomes_equal("keyless")
+        database.execute("ALTER TABLE keyless ALTER a TYPE bigint; UPDATE keyless SET a = a + 5000000000 WHERE a = 3")
+        database.execute("ALTER TABLE keyless RENAME TO renamed; DELETE FROM renamed WHERE a = 4")
+        mirrored.becomes_equal("renamed")
+        database.execute(
+            "CREATE TABLE top PARTITION OF parted FOR VALUES FROM (100) TO (200); INSERT INTO top VALUES (150, 1, 'leaf');"
+            "INSERT INTO parted VALUES (151, 1, 'root')"
+        )
+        mirrored.becomes_equal("parted")
+        wait_until(lambda: has_triggers(database, "top"), PATIENCE, "triggers on the new partition")
+        database.execute("DELETE FROM top WHERE k = 150; ALTER TABLE parted DETACH PARTITION low")
+        database.execute("INSERT INTO low VALUES (1, 9, 'of its own'); UPDATE parted SET n = 7 WHERE k > 90")
+        mirrored.becomes_equal("parted", "low")
+        database.execute("ALTER TABLE renamed DISABLE TRIGGER ALL; INSERT INTO renamed (a) VALUES (77)")
+        mirrored.becomes_equal("renamed")
+        database.execute("DELETE FROM renamed WHERE a = 77; DROP TABLE parted; UPDATE keyed SET n = 5 WHERE id < 9")
+        mirrored.becomes_equal("renamed", "keyed", "low")
+        generations = "SELECT count(*) FROM wal2lake_changes.buffers"
+        wait_until(
+            lambda: database.value(generations) == 2,
+            PATIENCE,
+            lambda: f"{database.rows('TABLE wal2lake_changes.buffers')}",
+        )
+        mirrored.command("tables", "remove", "public.renamed", "public.low")
+        nothing = {"triggers": 0, "buffers": 0, "publications": 2, "slots": 1}
+        wait_until(lambda: left(database) == nothing, PATIENCE, lambda: f"nothing of triggers: {left(database)}")
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}
+
+
+def test_the_settings_of_a_table_decide_and_check_says_so_beforehand(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    make_tables(database)
+    tables = {"public.keyed": {"capture": "trigger"}, "public.parted": {"capture": "wal"}}
+    mirrored = made(database, tmp_path, spark, tables=tables)
+    found = {finding.object: finding for finding in check(mirrored.config)}
+    assert "gets statement-level triggers" in found["public.keyed"].consequence
+    assert "it has no primary key, so it gets statement-level triggers" in found["public.keyless"].consequence
+    assert found["public.parted"].blocks
+    assert (
+        "captures from the WAL: public.parted; by triggers: public.keyed, public.keyless"
+        in found["group default"].consequence
+    )
+    refused = missed(mirrored.once())
+    assert set(refused) == {"parted"} and "no primary key" in str(refused["parted"].error)
+    mirrored.equal("keyed", "keyless")
+    assert {name: modes(mirrored)[name] for name in ("keyed", "keyless")} == {"keyed": "TRIGGER", "keyless": "TRIGGER"}
+    mirrored.configure(groups=[{"name": GROUP, "flush_interval": 0.1, "capture": "wal"}], tables={})
+    found = {finding.object: finding for finding in check(mirrored.config)}
+    assert found["public.keyless"].blocks and found["public.parted"].blocks
+    database.execute("UPDATE keyed SET n = n + 1; UPDATE keyless SET n = 1")
+    assert set(missed(mirrored.once())) == {"keyless", "parted"}
+    mirrored.equal("keyed")
+    mirrored.apply_requests(found["public.keyless"].fix)
+    mirrored.apply_requests(found["public.parted"].fix)
+    with mirrored.running():
+        mirrored.becomes_equal(*TABLES)
+        wait_until(lambda: left(database)["buffers"] == 0, PATIENCE, lambda: f"no triggers: {left(database)}")
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}
+
+
+def test_a_table_on_triggers_moves_between_groups_without_a_copy(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    make_tables(database)
+    groups = [
+        {"name": GROUP, "flush_interval": 0.1, "capture": "auto", "exclude": ["public.parted"]},
+        {"name": "other", "flush_interval": 0.1, "capture": "auto", "tables": ["public.parted"]},
+    ]
+    mirrored = made(database, tmp_path, spark, groups=groups)
+    with mirrored.running():
+        mirrored.becomes_equal(*TABLES)
+        database.execute("UPDATE keyless SET n = n + 1")
+        mirrored.command("tables", "move", "public.keyless", "--group", "other")
+        database.execute("DELETE FROM keyless WHERE a = 4; INSERT INTO keyless VALUES (5, 5, 'm'), (5, 5, 'm')")
+
+        def moved() -> bool:
+            table = mirrored.table("keyless")
+            return table is not None and table.group == "other" and table.state == "STREAMING"
+
+        wait_until(moved, PATIENCE, lambda: f"the move: {mirrored.table('keyless')}")
+        database.execute("UPDATE keyless SET a = a + 1 WHERE a < 9")
+        mirrored.becomes_equal(*TABLES)
+        assert modes(mirrored)["keyless"] == "TRIGGER"
+    assert sum(e.after == "SNAPSHOT" for e in Mirror(mirrored.config).history("public.keyless")) == 1
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}
+
+
+@pytest.mark.parametrize("point", [faults.BUFFER_PUBLISHED, faults.BUFFER_RETIRED])
+def test_a_run_that_is_killed_while_a_table_changes_its_way_goes_on_at_the_next_start(
+    project: Project, database: Database, spark: SparkSession, point: str
+) -> None:
+    database.execute(
+        "CREATE TABLE gains (id int NOT NULL, v int); CREATE TABLE loses (id int, v int, CONSTRAINT l PRIMARY KEY (id));"
+        "INSERT INTO gains SELECT i, 0 FROM generate_series(1, 50) i; INSERT INTO loses SELECT id, v FROM gains"
+    )
+    mirrored = Mirrored(database, project.lake, spark, groups=[{"name": GROUP, "capture": "auto"}])
+    mirrored.catches_up("gains", "loses")
+    database.execute("ALTER TABLE gains ADD PRIMARY KEY (id); ALTER TABLE loses DROP CONSTRAINT l")
+    database.execute("UPDATE gains SET v = 1 WHERE id < 20; INSERT INTO loses VALUES (1, 0)")
+    project.configure(database.dsn, f'[[groups]]\nname = "{GROUP}"\ncapture = "auto"\n')
+    run = project.start("run", env={VARIABLE: point})
+    assert run.wait().code == -signal.SIGKILL
+    database.execute("UPDATE gains SET id = id + 1000 WHERE v = 1; DELETE FROM gains WHERE id = 30")
+    with mirrored.running():
+        wait_until(
+            lambda: modes(mirrored) == {"gains": "WAL", "loses": "TRIGGER"}, PATIENCE, lambda: f"{modes(mirrored)}"
+        )
+        database.execute("UPDATE loses SET v = v + 1 WHERE id < 9")
+        mirrored.becomes_equal("gains", "loses")
+        wait_until(lambda: not has_triggers(database, "gains"), PATIENCE, "the triggers to go")
     mirrored.command("teardown", "--yes")
     assert set(left(database).values()) == {0}
