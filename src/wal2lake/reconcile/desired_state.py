@@ -52,6 +52,8 @@ class DesiredState:
     """tables of which nothing is captured, and the error; they need a copy when that ends"""
     elsewhere: Mapping[TableId, TableRecord] = field(default_factory=dict)
     """the live tables of other groups, by lake table"""
+    stored_modes: Mapping[int, Mode] = field(default_factory=dict)
+    """how each table was captured, by the state store; `records` say how it is"""
     published: frozenset[int] = frozenset()
     """tables that have been published since the last reading"""
 
@@ -106,6 +108,7 @@ class DesiredStateReader:
             if moves_in(spec, self._group) and (spec.handover_lsn is not None or spec.handed_lsn)
         }  # fmt: skip
         self._publish(safe, records, known, arriving, resyncs, unmasked, after)
+        stored = {oid: record.mode for oid, record in records.items()}
         mine, records = self._as_captured(mine, records)
         seen = self._updates_seen(safe, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
@@ -114,7 +117,7 @@ class DesiredStateReader:
         return DesiredState(
             mine, records, self._store.requested_resyncs(self._group), self._store.rounds(self._group), specs,
             dropped, self._source.mark() if fresh else ZERO, began, before, after, refused,
-            self._elsewhere(all_records), lately,
+            self._elsewhere(all_records), stored, lately,
         )  # fmt: skip
 
     def _as_captured(

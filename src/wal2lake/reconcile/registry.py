@@ -140,7 +140,8 @@ class TableRegistry:
                 self._awake.pop(oid, None)
                 table = None
             if table is None:
-                table = self._add_table(schema, desired.records[oid], requested, moves_in(spec, self.group))
+                before = desired.stored_modes.get(oid)
+                table = self._add_table(schema, desired.records[oid], requested, moves_in(spec, self.group), before)
                 new[oid] = table
             elif (
                 # Requests for an arriving table are handled when it is taken over.
@@ -154,10 +155,10 @@ class TableRegistry:
                 self.wake(table)
             if oid not in new and _resumed(spec) not in (None, _resumed(table.spec)):
                 table.retry_now()
-            before, former = table.record.mode, table.record.id
+            mode, former = table.record.mode, table.record.id
             table.captured_by(desired.records[oid].mode)
-            if oid not in new and before is not table.record.mode:
-                self._mode_changes.append((table, before, table.record.mode))
+            if oid not in new and mode is not table.record.mode:
+                self._mode_changes.append((table, mode, table.record.mode))
             table.describe(schema, spec, desired.rounds.get(oid))
             self._note_refusal(table, desired.refused.get(oid))
             if schema.id != former:
@@ -167,11 +168,13 @@ class TableRegistry:
         self._note_dropped(desired)
 
     def _add_table(
-        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, arriving: bool = False
-    ) -> TableRuntime:
+        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, arriving: bool = False,
+        mode_before: Mode | None = None,
+    ) -> TableRuntime:  # fmt: skip
         table = TableRuntime(
-            schema, record, copy_requested_at=requested, arriving=arriving, clock=self._clock, jitter=self._jitter
-        )
+            schema, record, copy_requested_at=requested, arriving=arriving, clock=self._clock, jitter=self._jitter,
+            mode_before=mode_before,
+        )  # fmt: skip
         self._tables[schema.oid] = table
         return table
 

@@ -47,6 +47,8 @@ class TableRuntime(TableLife):
     retention: Retention = field(init=False)
     _found_made: bool = field(default=False, init=False)
     """the lake has a table of it, by a commit that is in no record"""
+    mode_before: Mode | None = None
+    """how it was captured before this run of its group"""
 
     def __post_init__(self, arriving: bool) -> None:
         super().__post_init__(arriving)

@@ -219,7 +219,9 @@ class Lanes:
         """Triggers capture; the tables are being re-copied."""
         if self.fell_back:
             self.fell_back = False
-            self.announce(Mode.WAL, Mode.TRIGGER, list(self._tables))
+            self.announce(
+                Mode.WAL, Mode.TRIGGER, [table for table in self._tables if table.mode_before is not Mode.TRIGGER]
+            )
 
     def announce(self, before: Mode, after: Mode, tables: Sequence[TableRuntime]) -> None:
         """Tell of another mode of the group: log, history, notification."""
