@@ -58,6 +58,7 @@ class Writer(InBackground):
     def __init__(self, database: Database, seed: int) -> None:
         super().__init__(database)
         self._random = random.Random(seed)
+        self._next = 1_000_000
         self.refused = 0
 
     def _step(self, connection: psycopg.Connection[Any]) -> float:
@@ -82,9 +83,11 @@ class Writer(InBackground):
 
     def _change(self) -> bytes:
         number, other = self._random.randint(0, 99), self._random.randint(100, 10_000)
+        self._next += 1
+        fresh = self._next
         some = [
             f"INSERT INTO keyed VALUES ({other}, {number}, 'i') ON CONFLICT (id) DO UPDATE SET n = keyed.n + 1",
-            f"UPDATE keyed SET id = id + 20000 WHERE id = {number}",
+            f"UPDATE keyed SET id = {fresh} WHERE id = {number}",
             f"DELETE FROM keyed WHERE id = {number}",
             f"INSERT INTO bag SELECT {number % 9}, {other}.5, now(), 'i' FROM generate_series(1, {number % 4 + 1})",
             f"UPDATE bag SET n = n + 1, v = v || 'u' WHERE a = {number % 9} AND length(v) < 30",
@@ -97,8 +100,8 @@ class Writer(InBackground):
             f"UPDATE long SET body = repeat(md5('{other}'), 80) WHERE a = {number % 7}",
             "WITH gone AS (DELETE FROM long WHERE a > 20 RETURNING body) INSERT INTO long SELECT 0, body FROM gone",
             f"INSERT INTO gains VALUES ({other}, 1, 'i') ON CONFLICT (id) DO UPDATE SET n = gains.n + 1",
-            f"UPDATE gains SET id = id + 20000 WHERE id = {other}",
-            f"INSERT INTO loses VALUES ({other + 1_000_000 + self._random.randint(0, 10**8)}, 1, 'i')",
+            f"UPDATE gains SET id = {fresh} WHERE id = {other}",
+            f"INSERT INTO loses VALUES ({fresh}, 1, 'i')",
             f"UPDATE loses SET n = n + 1 WHERE id % 10 = {number % 10}",
             f"DELETE FROM loses WHERE id = {number}",
         ]  # fmt: skip
