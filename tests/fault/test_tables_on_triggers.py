@@ -283,3 +283,19 @@ def test_a_run_that_is_killed_while_a_table_changes_its_way_goes_on_at_the_next_
         wait_until(lambda: not has_triggers(database, "gains"), PATIENCE, "the triggers to go")
     mirrored.command("teardown", "--yes")
     assert set(left(database).values()) == {0}
+
+
+def test_a_table_that_others_begin_to_inherit_from_is_stopped_and_copied_when_that_has_ended(
+    database: Database, tmp_path: Path, spark: SparkSession
+) -> None:
+    make_tables(database)
+    mirrored = made(database, tmp_path, spark)
+    with mirrored.running():
+        mirrored.becomes_equal(*TABLES)
+        database.execute("CREATE TABLE child () INHERITS (keyless); UPDATE keyless SET n = 3")
+        mirrored.fails("keyless", "no primary key")
+        database.execute("UPDATE keyed SET n = 4; DROP TABLE child; UPDATE keyless SET n = 5")
+        mirrored.becomes_equal(*TABLES)
+        assert modes(mirrored)["keyless"] == "TRIGGER"
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}

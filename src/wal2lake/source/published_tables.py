@@ -18,7 +18,7 @@ from .sessions.locking import blocked, retried
 from .sessions.server import wal_written
 from .tables import catalog
 from .tables.facts import changes_counted, refused_heaps
-from .triggers import Condition, drop_lane, has_buffers, published, trigger_conditions
+from .triggers import Condition, drop_lane, has_buffers, published, trigger_conditions, trigger_obstacles
 from .triggers.definition import Buffer
 
 log = logging.getLogger(__name__)
@@ -196,6 +196,9 @@ class PublishedTables(Asking):
             for schema in schemas:
                 if schema.oid in wanted and schema.oid not in working:
                     error = self._begin(connection, place, schema)
+                    if error is not None and schema.oid in kept:
+                        # Its triggers do not tell of everything any more.
+                        published.leave(connection, place, schema.oid)
                     if error is not None and self._setting(schema) == "trigger":
                         refused[schema.oid] = error
                 elif schema.oid in kept and schema.oid not in wanted:
@@ -262,7 +265,9 @@ class PublishedTables(Asking):
         if not kept:
             return frozenset()
         found = self._ask(lambda c: trigger_conditions(c, None, kept))
-        return frozenset(oid for oid, is_ in found.items() if is_ not in (Condition.MISSING, Condition.DISABLED))
+        bypassed = self._ask(lambda c: trigger_obstacles(c, kept))
+        broken = (Condition.MISSING, Condition.DISABLED)
+        return frozenset(oid for oid, is_ in found.items() if is_ not in broken and oid not in bypassed)
 
     def _existing(self, connection: Connection, oids: Collection[int]) -> Iterator[int]:
         """What was captured of tables that were dropped is still to be read."""

@@ -183,7 +183,7 @@ class BufferTranslator:
                 yield self._changes(rows[first:place], captured)
             truncated = ops[place] == _TRUNCATE
             relid = captured.relid
-            mark = written.truncate(relid) if truncated else written.untold(relid, len(captured.columns))
+            mark = written.truncate(relid) if truncated else written.copy_needed(relid)
             yield Messages.of([self._said(rows[place : place + 1], mark)])
             first = place + 1
         if len(rows) > first:
