@@ -299,3 +299,33 @@ def test_a_table_that_others_begin_to_inherit_from_is_stopped_and_copied_when_th
         assert modes(mirrored)["keyless"] == "TRIGGER"
     mirrored.command("teardown", "--yes")
     assert set(left(database).values()) == {0}
+
+
+def test_a_lost_slot_and_a_group_that_is_dropped(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+    make_tables(database)
+    mirrored = made(database, tmp_path, spark)
+    mirrored.catches_up(*TABLES)
+    database.execute("UPDATE keyless SET n = 8; DELETE FROM parted WHERE k < 30")
+    database.rows(f"SELECT pg_drop_replication_slot('{mirrored.slot}')")
+    database.execute("DELETE FROM keyless WHERE a = 2; UPDATE parted SET n = 9 WHERE k = 60")
+    mirrored.once()
+    mirrored.resync()
+    mirrored.catches_up(*TABLES)
+    database.execute("UPDATE keyless SET a = a + 1; UPDATE parted SET k = k - 30 WHERE k BETWEEN 40 AND 60")
+    mirrored.catches_up(*TABLES)
+    assert modes(mirrored) == {"keyed": "WAL", "keyless": "TRIGGER", "parted": "TRIGGER"}
+    mirrored.command("groups", "create", "second", "--tables", "elsewhere.*")
+    database.execute(
+        "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.bag (v int); INSERT INTO elsewhere.bag VALUES (1)"
+    )
+    mirrored.once()
+    assert {table.name: table.mode for table in Mirror(mirrored.config).tables()}["elsewhere.bag"] == "TRIGGER"
+    before = left(database)
+    mirrored.command("groups", "drop", "second")
+    after = left(database)
+    assert (before["triggers"] - after["triggers"], before["publications"] - after["publications"]) == (4, 2)
+    assert after["slots"] == 1
+    database.execute("UPDATE keyless SET n = 10")
+    mirrored.catches_up(*TABLES)
+    mirrored.command("teardown", "--yes")
+    assert set(left(database).values()) == {0}

@@ -166,7 +166,7 @@ def test_a_table_that_gets_and_loses_its_key_under_load_is_complete_and_nothing_
             for number in range(CHANGES):
                 keyed = number % 2 == 0
                 alter(database, "ADD CONSTRAINT k PRIMARY KEY (id)" if keyed else "DROP CONSTRAINT k")
-                wait_until(lambda keyed=keyed: ways(source, keyed), 30, "the table to change its way")  # type: ignore[misc]
+                wait_until(lambda keyed=keyed: ways(source, keyed), 90, "the table to change its way")  # type: ignore[misc]
                 before = database.value("SELECT pg_current_wal_insert_lsn()")
                 wait_until(
                     lambda before=before: database.value(f"SELECT pg_current_wal_insert_lsn() - '{before}' > 500000"),  # type: ignore[misc]
