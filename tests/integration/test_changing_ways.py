@@ -170,7 +170,7 @@ def test_a_table_that_gets_and_loses_its_key_under_load_is_complete_and_nothing_
                 before = database.value("SELECT pg_current_wal_insert_lsn()")
                 wait_until(
                     lambda before=before: database.value(f"SELECT pg_current_wal_insert_lsn() - '{before}' > 500000"),  # type: ignore[misc]
-                    30, "changes",
+                    90, "changes",
                 )  # fmt: skip
         oid = database.value("SELECT 't'::regclass::oid::int8")
         with closing(Spools(tmp_path / "spools")) as spools:
