@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -27,6 +28,7 @@ from wal2lake.source.polling import open_polling
 from wal2lake.source.ports import CatalogReader, ChangeSource, StreamRequest
 from wal2lake.source.publishing import slot
 from wal2lake.source.streaming.translated import open_stream
+from wal2lake.source.triggers import BufferedStream, published
 from wal2lake.types import lake_type
 
 Plugin = Literal["pgoutput", "wal2json", "test_decoding"]
@@ -155,6 +157,32 @@ class PolledServer(RealServer):
 
     def open(self, start: Lsn, per_read: int = 1 << 30) -> ChangeSource:
         return open_polling(self.config, StreamRequest(SLOT, (PUBLICATION,), start), "g")
+
+
+@dataclass
+class FilledServer(RealServer):
+    """The same server, with a table that is captured by triggers, of which the buffer is published."""
+
+    def fill(self, table: str) -> None:
+        place = published.Place("lane", PUBLICATION, f"{PUBLICATION}-append", None, streamed=False)
+        with closing(self.catalog()) as catalog, connect(self.config) as conn:
+            (schema,) = catalog.describe([self.oids()[table]]).values()
+            assert published.begin(conn, place, schema, 5.0, lambda: False) is None
+
+    def open(self, start: Lsn, per_read: int = 1 << 30) -> ChangeSource:
+        opened: list[ChangeSource] = []
+
+        def attempt() -> bool:
+            publications = (PUBLICATION, f"{PUBLICATION}-append")
+            try:
+                stream = open_stream(self.config, StreamRequest(SLOT, publications, start), "g")
+            except SlotInUse:
+                return False
+            opened.append(BufferedStream(stream, self.config, "g"))
+            return True
+
+        wait_until(attempt, 20, "the slot to be free")
+        return opened[0]
 
 
 @dataclass

@@ -24,6 +24,8 @@ CROSSING_SLOT_MADE = "crossing-slot-made"
 CROSSING_STOPPED = "crossing-stopped"
 CROSSED = "crossed"
 CROSSING_UNDONE = "crossing-undone"
+BUFFER_PUBLISHED = "buffer-published"
+BUFFER_RETIRED = "buffer-retired"
 
 VARIABLE = "WAL2LAKE_FAULT"
 STOP = ":stop"

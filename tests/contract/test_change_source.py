@@ -6,6 +6,7 @@ import pytest
 
 from change_sources import (
     SLOT,
+    FilledServer,
     Plugin,
     PolledServer,
     RealServer,
@@ -44,7 +45,7 @@ LONG, LONGER = "x" * 3000, "y" * 4000
 
 
 PLUGINS: tuple[Plugin, ...] = ("pgoutput", "test_decoding", "wal2json")
-SOURCES = [*(f"{mode} {plugin}" for mode in ("wal", "poll") for plugin in PLUGINS), "scripted"]
+SOURCES = [*(f"{mode} {plugin}" for mode in ("wal", "poll") for plugin in PLUGINS), "filled pgoutput", "scripted"]
 
 
 @pytest.fixture(params=SOURCES)
@@ -57,7 +58,7 @@ def source(request: pytest.FixtureRequest) -> Server:
         database: Database = request.getfixturevalue("database")
         mode, plugin = request.param.split()
         require_plugin(plugin)
-        made = (PolledServer if mode == "poll" else RealServer)(database, plugin)
+        made = {"wal": RealServer, "poll": PolledServer, "filled": FilledServer}[mode](database, plugin)
     made.run(
         create_table("t", {"id": "int4", "v": "text"}, ["id"]),
         create_table("whole", {"a": "int4", "v": "text"}, identity=ReplicaIdentity.FULL),
@@ -67,6 +68,8 @@ def source(request: pytest.FixtureRequest) -> Server:
         create_table("other", {"id": "int4"}, ["id"]),
         create_publication(PUBLICATION, "t", "whole", "parted"),
     )
+    if isinstance(made, FilledServer):
+        made.fill("whole")
     return made
 
 

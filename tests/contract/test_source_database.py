@@ -61,7 +61,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         dsn = database.dsn
     group = {
         "name": GROUP, "tables": ["public.*", "public.absent"], "exclude": ["public.other"],
-        "capture": "poll" if request.param == "poll" else "auto",
+        "capture": "poll" if request.param == "poll" else "wal",
     }  # fmt: skip
     config = Config(
         source={"dsn": dsn}, lake={"path": str(tmp_path)}, groups=[group],

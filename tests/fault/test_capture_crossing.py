@@ -312,7 +312,7 @@ def test_wal_level_from_replica_to_logical_and_back_while_the_mirror_runs(
         assert set(counted(database).values()) == {0}
 
 
-def test_a_table_without_a_key_keeps_its_group_on_triggers_until_it_may_get_a_replica_identity(
+def test_tables_without_a_key_that_may_get_a_replica_identity_get_it_before_their_group_changes_to_the_wal(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:
     database.execute(
@@ -333,10 +333,6 @@ def test_a_table_without_a_key_keeps_its_group_on_triggers_until_it_may_get_a_re
     names = ("counters", "lines", "parted")
     mirrored = Mirrored(database, tmp_path / "lake", spark, groups=captured_by("trigger"))
     mirrored.catches_up(*names)
-    mirrored.configure(groups=captured_by("auto"))
-    with mirrored.running():
-        change()
-        mirrored.becomes_equal(*names)
     assert (by_triggers(database), identities()) == (True, "dddd")
     mirrored.configure(groups=[{**captured_by("auto")[0], "auto_replica_identity": True}])
     notes = [one.object for one in check(mirrored.config) if "before its group changes to the WAL" in one.consequence]
@@ -389,9 +385,78 @@ def test_a_run_that_ends_when_it_has_caught_up_does_not_wait_for_what_blocks_the
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = mirrored.database
-    database.execute("ALTER TABLE counters REPLICA IDENTITY NOTHING; UPDATE counters SET n = n + 1")
-    began = time.monotonic()
-    mirrored.catches_up(*TABLES)
-    assert time.monotonic() - began < 60 < mirrored.config.source.transition_timeout
+    database.execute("UPDATE counters SET n = n + 1")
+    free = "current_setting('max_replication_slots')::int - (SELECT count(*)::int FROM pg_replication_slots)"
+    database.execute(f"SELECT pg_create_physical_replication_slot('other_' || i) FROM generate_series(1, {free}) i")
+    try:
+        began = time.monotonic()
+        mirrored.catches_up(*TABLES)
+        assert time.monotonic() - began < 60 < mirrored.config.source.transition_timeout
+    finally:
+        database.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '^other_'"
+        )
     assert by_triggers(database), counted(database)
     assert "begins to change" not in caplog.text
+
+
+def test_a_table_without_a_replica_identity_keeps_its_triggers_when_its_group_changes_to_the_wal(
+    own_server: EmbeddedServer, tmp_path: Path, spark: SparkSession
+) -> None:
+    restart(own_server, "replica")
+    with fresh_database(own_server) as database:
+        database.execute(
+            "CREATE TABLE counters (id int PRIMARY KEY, n int); CREATE TABLE bag (a int, line text);"
+            "CREATE TABLE parts (k int, v text) PARTITION BY RANGE (k);"
+            "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (50);"
+            "INSERT INTO counters SELECT i, 0 FROM generate_series(1, 9) i; INSERT INTO bag VALUES (1, 'a'), (1, 'a')"
+        )
+        tables = ("counters", "bag", "parts")
+        mirrored = Mirrored(database, tmp_path / "lake", spark, groups=captured_by("auto"))
+
+        def change() -> None:
+            database.execute(
+                "UPDATE counters SET n = n + 1; INSERT INTO bag SELECT n, 'b' FROM counters; UPDATE bag SET a = a + 1;"
+                "DELETE FROM bag WHERE ctid IN (SELECT ctid FROM bag LIMIT 2); INSERT INTO parts SELECT id, 'p' FROM"
+                " counters; INSERT INTO low VALUES (7, 'leaf'); UPDATE parts SET v = v || 'x' WHERE k % 2 = 0"
+            )
+
+        def modes() -> dict[str, str]:
+            return {table.name.removeprefix("public."): table.mode for table in Mirror(mirrored.config).tables()}
+
+        mixed = {"counters": "WAL", "bag": "TRIGGER", "parts": "TRIGGER"}
+        with mirrored.running():
+            change()
+            mirrored.becomes_equal(*tables)
+            assert by_triggers(database)
+            database.close()
+            restart(own_server, "logical")
+            change()
+            opened = database.connect(autocommit=False)
+            opened.execute("DELETE FROM bag WHERE line = 'a'; UPDATE counters SET n = 100 WHERE id = 1")
+            wait_until(lambda: counted(database)["publications"] == 2, PATIENCE, "the tables to be published")
+            change_of_others = "INSERT INTO parts VALUES (3, 'y'); INSERT INTO bag VALUES (77, 'z'), (77, 'z')"
+            database.execute(change_of_others)
+            opened.commit()
+            opened.close()
+            wait_until(lambda: modes() == mixed, PATIENCE, lambda: f"{modes()}, {mirrored.group()}")
+            of_counters = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'counters'::regclass"
+            wait_until(lambda: database.value(of_counters) == 0, PATIENCE, "the triggers of others to go")
+            change()
+            mirrored.becomes_equal(*tables)
+            drops_its_slots(database)
+            database.close()
+            restart(own_server, "replica")
+            change()
+            wait_until(lambda: by_triggers(database), PATIENCE, lambda: f"triggers: {counted(database)}")
+            change()
+            mirrored.becomes_equal(*tables)
+        for name, expected in (("counters", 2), ("bag", 0)):
+            history = Mirror(mirrored.config).history(f"public.{name}")
+            told = [(e.before, e.after) for e in history if e.detail == "capture mode"]
+            assert told == [("TRIGGER", "WAL"), ("WAL", "TRIGGER")][:expected], name
+        # Once at first, and once because the slot was lost.
+        history = Mirror(mirrored.config).history("public.bag")
+        assert sum(entry.after == "SNAPSHOT" for entry in history) == 2
+        mirrored.command("teardown", "--yes")
+        assert set(counted(database).values()) == {0}

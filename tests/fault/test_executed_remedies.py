@@ -200,7 +200,7 @@ def _allowed_after(mirrored: Mirrored, error: type[Wal2LakeError]) -> None:
 @pytest.mark.slow
 @heals("is locked by server process")
 def test_a_session_that_keeps_a_table_locked(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("wal2lake.source.published_tables.LOCKED_SECONDS", 0.5)
     migration = mirrored.database.connect(autocommit=False)
     migration.execute("ALTER TABLE t ADD COLUMN w text")
     with mirrored.running():

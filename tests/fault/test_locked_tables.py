@@ -58,7 +58,7 @@ def test_a_first_start_that_crosses_a_migration_goes_on_after_it_and_does_not_ab
 def test_a_first_start_names_who_keeps_it_waiting_and_follows_a_table_that_was_renamed_meanwhile(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("wal2lake.source.published_tables.LOCKED_SECONDS", 0.5)
     with mirrored.database.connect(autocommit=False) as migration:
         migration.execute("ALTER TABLE b RENAME TO c")
         holder = migration.info.backend_pid
@@ -77,7 +77,7 @@ def test_a_first_start_names_who_keeps_it_waiting_and_follows_a_table_that_was_r
 def test_a_run_that_waits_for_a_table_names_the_session_and_can_be_stopped(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("wal2lake.source.published_tables.LOCKED_SECONDS", 0.5)
     with mirrored.database.connect(autocommit=False) as migration:
         migration.execute("ALTER TABLE b ADD COLUMN v text")
         with mirrored.running():
@@ -89,7 +89,7 @@ def test_a_run_that_waits_for_a_table_names_the_session_and_can_be_stopped(
 def test_a_table_under_a_migration_comes_in_after_it_and_the_others_go_on(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal2lake.source.database.LOCKED_SECONDS", 0.5)
+    monkeypatch.setattr("wal2lake.source.published_tables.LOCKED_SECONDS", 0.5)
     with mirrored.running(), mirrored.database.connect(autocommit=False) as migration:
         mirrored.is_streaming(*TABLES)
         mirrored.database.execute("CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (1)")

@@ -17,6 +17,9 @@ from wal2lake.mirror import Mirror
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BY_WAL = [{"name": "default", "flush_interval": 0.1, "capture": "wal"}]
+"""No table gets triggers."""
+
 
 @pytest.fixture
 def role(database: Database) -> Iterator[str]:
@@ -71,7 +74,7 @@ def test_a_table_without_an_identity_is_not_published_so_that_the_application_ca
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (v int); INSERT INTO keyless VALUES (1)"
     )
-    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=BY_WAL)
     refused = missed(mirrored.once())["keyless"]
     assert "no primary key" in str(refused.error) and "append_only = true" in str(refused.remedy)
     database.execute("UPDATE keyless SET v = v + 1")
@@ -89,7 +92,7 @@ def test_a_table_that_loses_its_key_is_taken_out_of_the_publication_and_copied_w
         "CREATE TABLE t (id int, v int, CONSTRAINT t_key PRIMARY KEY (id)); INSERT INTO t VALUES (1, 1);"
         "CREATE TABLE other (id int PRIMARY KEY)"
     )
-    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=BY_WAL)
     with mirrored.running():
         mirrored.is_streaming("t", "other")
         database.execute("ALTER TABLE t DROP CONSTRAINT t_key")
@@ -115,7 +118,7 @@ def test_an_append_only_table_follows_inserts_and_stops_at_an_update_until_it_is
         "CREATE TABLE parts (v int) PARTITION BY RANGE (v);"
         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10); INSERT INTO parts VALUES (1)"
     )
-    mirrored = Mirrored(database, tmp_path / "lake", spark)
+    mirrored = Mirrored(database, tmp_path / "lake", spark, groups=BY_WAL)
     assert set(missed(mirrored.once())) == {"lines", "parts"}
     # The group has a stream without the second publication by now.
     mirrored.configure(tables={f"public.{name}": {"append_only": True} for name in ("lines", "parts")})

@@ -23,6 +23,8 @@ from wal2lake.source.sessions.server import server_facts
 from wal2lake.source.tables.facts import heap_facts
 from wal2lake.state.postgres import PostgresStateStore
 
+BY_WAL = {"name": "default", "capture": "wal"}
+
 
 def by_object(findings: tuple[Finding, ...]) -> dict[str, Finding]:
     return {finding.object: finding for finding in findings}
@@ -48,7 +50,7 @@ def test_each_relation_is_judged_by_what_it_is(database: Database, config: Confi
         ALTER TABLE parted_1 REPLICA IDENTITY NOTHING;
         """
     )
-    found = by_object(check(config(groups=[{"name": "default", "tables": ["public.*", "none.*", "public.gone"]}])))
+    found = by_object(check(config(groups=[{**BY_WAL, "tables": ["public.*", "none.*", "public.gone"]}])))
     warned = {name for name, finding in found.items() if finding.level is Severity.WARNS}
     assert warned == {"none.*"}
     blocking = {"public.keyless", "public.deferred", "public.parted", "public.gone"}
@@ -56,7 +58,7 @@ def test_each_relation_is_judged_by_what_it_is(database: Database, config: Confi
     for name in blocking - {"public.gone"}:
         assert "append_only = true" in found[name].consequence
         database.execute(found[name].fix)
-    assert {finding.object for finding in check(config()) if finding.blocks} == set()
+    assert {finding.object for finding in check(config(groups=[BY_WAL])) if finding.blocks} == set()
     notes = {name for name, finding in found.items() if finding.level is Severity.NOTES}
     assert {"public.fleeting", "public.seen", "type interval", "type integer[]", "type numeric"} <= notes
 

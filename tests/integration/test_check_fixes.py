@@ -174,7 +174,7 @@ def test_tables_whose_updates_postgresql_would_refuse(database: Database, config
         "CREATE TABLE nothing (id int PRIMARY KEY); ALTER TABLE nothing REPLICA IDENTITY NOTHING"
     )
     table = str(TableId("public", AWKWARD))
-    found = fixed(database, config(), table, "public.nothing")
+    found = fixed(database, config(groups=[{"name": "default", "capture": "wal"}]), table, "public.nothing")
     assert found[table].fix.startswith("DO " if many else "ALTER TABLE")
     assert "$body1$" in found[table].fix or not many
 

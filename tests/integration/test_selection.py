@@ -14,7 +14,7 @@ from wal2lake.mirror import Mirror
 from wal2lake.preflight.collect import check
 from wal2lake.schema import TableSchema
 from wal2lake.source.database import Source
-from wal2lake.source.publishing import publication
+from wal2lake.source.publishing import contents
 from wal2lake.source.sessions.connect import connect
 from wal2lake.source.tables import selection
 from wal2lake.types import STRING, Masking
@@ -266,5 +266,5 @@ def test_our_publication_is_dropped_and_theirs_stays(made: Database, config: Con
     source.close()
     assert made.rows("SELECT pubname FROM pg_publication") == [("theirs",)]
     with connect(own.source) as conn:
-        assert publication.exists(conn, "theirs")
+        assert contents.exists(conn, "theirs")
         assert selection.read(conn, own.groups[0]).tables

@@ -15,7 +15,7 @@ from wal2lake.config import SourceConfig
 from wal2lake.errors import ConnectionFailed, SlotInUse, SourceBusy, SourceError, SourceRefused
 from wal2lake.schema import TableId
 from wal2lake.source import connect, jdbc, server_facts
-from wal2lake.source.publishing import publication, slot
+from wal2lake.source.publishing import contents, publication, slot
 from wal2lake.source.publishing import slot as slots
 from wal2lake.source.sessions.locking import Patience
 
@@ -180,7 +180,7 @@ def test_the_publication_is_altered_to_exactly_the_desired_tables(source: Source
         assert publication.ensure(conn, "wal2lake_g", [])
         assert published() == set()
         publication.drop(conn, "wal2lake_g")
-        assert not publication.exists(conn, "wal2lake_g")
+        assert not contents.exists(conn, "wal2lake_g")
 
 
 def test_a_table_of_another_owner_is_refused_with_the_grant(database: Database, plain_role: str) -> None:

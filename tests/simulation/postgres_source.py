@@ -185,6 +185,18 @@ class ScriptedSource:
             schema.oid for schema in schemas if schema.oid not in (append if self.append_only(schema) else main)
         )
 
+    def by_triggers(self) -> frozenset[int]:
+        return frozenset()
+
+    def stays_on_triggers(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        return frozenset()
+
+    def misplaced(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        return frozenset()
+
+    def maintain_triggers(self) -> bool:
+        return False
+
     def appends(self) -> bool:
         return self._group.publication is None and self._publications[1] in self._state().publications
 

@@ -19,8 +19,7 @@ from wal2lake.source import OpenSnapshot
 from wal2lake.source.model import Standing
 from wal2lake.source.publishing.slot import SlotInfo
 from wal2lake.source.sessions.locking import PATIENT, Patience
-from wal2lake.source.trigger_source import whole
-from wal2lake.source.triggers import Condition, copies
+from wal2lake.source.triggers import Condition, copies, whole
 from wal2lake.source.wal_crossing import WalCrossing
 from wal2lake.visibility import PgSnapshot
 

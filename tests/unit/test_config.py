@@ -144,7 +144,7 @@ def test_secrets_do_not_print_themselves(tmp_path: Path) -> None:
         ("[tables.'.a']", "tables.\".a\": '.a' is not a table name", None),
         ("[tables.a]\n[tables.'public.a']", "tables: a table is named twice", None),
         ("[tables.a]\ntypes = { x = 'varchar' }", "tables.a.types.x: 'varchar' is not a lake type", None),
-        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: append_only, auto_replica_identity, columns, flush_bytes, flush_interval, mask, on_drop, on_incompatible, on_partition_drop, on_recreate, on_rename, target, types, where"),
+        ("[tables.a]\ntype = {}", "tables.a.type: unknown key", "perhaps types is meant; the keys here are: append_only, auto_replica_identity, capture, columns, flush_bytes, flush_interval, mask, on_drop, on_incompatible, on_partition_drop, on_recreate, on_rename, target, types, where"),
         ("[tables.a]\nmask = { email = 'md5' }", "tables.a.mask.email: 'md5' is not a mask", "one of: 'sha256', 'null'"),
         ("[tables.a]\nmask = { n = 'null' }\ntypes = { n = 'string' }", "tables.a: column n has both a mask and a type", None),
         ("[tables.a]\ncolumns = []", "tables.a.columns: is empty", None),

@@ -55,7 +55,7 @@ class PartitionRoots:
         root = self._log.leaves.root_of(oid)
         if root is None:
             return oid
-        published = self._catalog.published(publication_name(self._group))
+        published = self._all_published()
         if oid in published and commit_lsn >= self._log.leaves.published_since(oid):
             return oid
         # A dropped table is in no publication, and its partitions were dropped with it.
@@ -69,9 +69,13 @@ class PartitionRoots:
         known = self._log.leaves.root_of(leaf)
         if known is None or known == root:
             return root
-        published = self._catalog.published(publication_name(self._group))
-        published |= self._catalog.published(append_name(self._group))
+        published = self._all_published()
         return known if known in published and root not in published else root
+
+    def _all_published(self) -> frozenset[int]:
+        """The tables in the group's publications, by themselves or by their buffers."""
+        main, append = publication_name(self._group), append_name(self._group)
+        return self._catalog.published(main) | self._catalog.published(append)
 
     def note(
         self, leaf: int, root: int, schema: TableSchema | None, commit_lsn: Lsn

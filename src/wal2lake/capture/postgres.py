@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..changelog import ChangeLog, storage_for
-from ..config import Config, GroupConfig, SourceConfig
+from ..config import PGOUTPUT, Config, GroupConfig, SourceConfig
 from ..position import Lsn
 from ..retry import CAPTURE, POLL
 from ..source import (
@@ -34,7 +34,7 @@ from ..source.publishing import (
     timeline_left_at_through_sql,
 )
 from ..source.streaming import StreamTimeouts, open_stream
-from ..source.triggers import TriggerStream, buffered_types, lane_info
+from ..source.triggers import BufferedStream, TriggerStream, buffered_types, lane_info
 from ..state.postgres import logged_in
 
 
@@ -45,9 +45,14 @@ def capture_source(config: Config, group: GroupConfig, patience: StreamTimeouts 
         return _triggers(config, group)
 
     def opened(request: StreamRequest) -> ChangeSource:
+        stream: ChangeSource
         if group.polls:
-            return open_polling(source, request, group.name)
-        return open_stream(source, request, group.name, patience)
+            stream = open_polling(source, request, group.name)
+        else:
+            stream = open_stream(source, request, group.name, patience)
+        # Nothing is published by its buffer in the others.
+        filled = source.plugin == PGOUTPUT and group.publication is None and not group.leafwise
+        return BufferedStream(stream, source, group.name) if filled else stream
 
     return CaptureSource(
         open=opened,
@@ -97,7 +102,8 @@ class PostgresControl:
         return publication_exists(self._conn, name)
 
     def published_types(self, name: str) -> Sequence[tuple[int, int]]:
-        return published_types(self._conn, name)
+        buffered = buffered_types(self._conn, slot_name(self._group, self._conn.info.dbname))
+        return [*published_types(self._conn, name), *buffered]
 
     def known_position(self, group: str) -> Lsn | None:
         return logged_in(self._conn, group)

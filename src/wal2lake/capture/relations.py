@@ -32,6 +32,7 @@ from ..source.tables import (
     means,
     overrides_by_table,
 )
+from ..source.triggers import whole
 from ..types import Masking, delimiter, lake_type
 from . import column_identity
 from .partition_roots import PartitionRoots
@@ -80,7 +81,7 @@ class RelationResolver:
             if agreed and current.key_index and relation.identity is ReplicaIdentity.FULL:
                 # Such a message does not show whether the transaction itself dropped the key.
                 raise _not_agreed()
-            schema = current if current.partitioned else _with_identity(current, relation)
+            schema = _of_partitioned(current, relation) if current.partitioned else _with_identity(current, relation)
         last = self._log.schemas.last(root)
         lost = lost_masks(self._by_name(), last, schema)
         if not fitting or lost or (last is None and self._of_unknown_masks(table, root)):
@@ -107,11 +108,15 @@ class RelationResolver:
     def _meant(self, root: int) -> bool:
         """Whether the group mirrors it; another owner's publication may have more tables, some streams have all."""
         if not isinstance(self._overrides, GroupTables) or self._overrides.group.publication is None:
-            ours = (publication_name(self._group), append_name(self._group))
-            return self._published_only or any(root in self._catalog.published(name) for name in ours)
+            return self._published_only or root in self._published()
         publication = self._catalog.named_publication(self._overrides.group)
         table = self._catalog.tables([root]).get(root)
         return table is not None and root in publication.tables and means(self._overrides.group, table.id)
+
+    def _published(self) -> frozenset[int]:
+        """The tables in the group's own publications, by themselves or by their buffers."""
+        ours = (publication_name(self._group), append_name(self._group))
+        return self._catalog.published(ours[0]) | self._catalog.published(ours[1])
 
     def _describe(self, oid: int) -> tuple[TableSchema | None, bool]:
         """The table in the catalog, and whether the settings keep out of the lake what they should."""
@@ -131,7 +136,7 @@ class RelationResolver:
         if isinstance(self._overrides, GroupTables) and self._overrides.group.publication is not None:
             # A named publication has the mirrored tables only.
             return table is None
-        return table is None or root not in self._catalog.published(publication_name(self._group))
+        return table is None or root not in self._published()
 
     def _settings(self, id: TableId, settings_from: Sequence[TableId]) -> TableConfig:
         return settings_of(self._by_name(), id, settings_from)
@@ -211,7 +216,7 @@ class RelationResolver:
             schema = replace(schema, where=known[0].where, only=known[0].only, entry=known[0].entry)
             schema = replace(schema, catalog_key=known[0].catalog_key, by_name=known[0].by_name)
         if partitioned:
-            return _with_root_key(schema, known)
+            return whole(schema) if root == relation.oid else _with_root_key(schema, known)
         return _with_identity(schema, relation, known)
 
 
@@ -272,6 +277,11 @@ def _agrees(schema: TableSchema, relation: Relation) -> bool:
 
 def _shapes(columns: Iterable[Column | CatalogColumn | RelationColumn]) -> list[tuple[str, int, int]]:
     return [(column.name, column.type_oid, column.typmod) for column in columns]
+
+
+def _of_partitioned(schema: TableSchema, relation: Relation) -> TableSchema:
+    """A partitioned table in the stream. Only triggers tell of the root itself; else there are its partitions."""
+    return whole(schema) if relation.oid == schema.oid else schema
 
 
 def _with_identity(schema: TableSchema, relation: Relation, known: Sequence[TableSchema] = ()) -> TableSchema:

@@ -109,6 +109,15 @@ class Config(BaseSettings):
     def tables_of(self, group: GroupConfig) -> GroupTables:
         return GroupTables(self.tables, group)
 
+    def chooses(self, group: GroupConfig) -> bool:
+        """Whether a group's capture mode is chosen for it, also if it has been. One made by a command chooses."""
+        configured = next((one for one in self.groups if one.name == group.name), None)
+        return configured is None or configured.capture == "auto"
+
+    def capture_of(self, group: GroupConfig, table: TableConfig) -> str:
+        """How a table of a group with a slot is captured: wal, trigger, or auto: wal where that is possible."""
+        return table.capture or ("auto" if self.chooses(group) else "wal")
+
     @property
     def lake_path(self) -> Path:
         return Path(self.lake.path)

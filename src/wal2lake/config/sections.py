@@ -304,6 +304,13 @@ class TableConfig(_Section):
         examples=[True],
     )
     auto_replica_identity: bool | None = Field(None, description="As in [[groups]], for this table.", examples=[True])
+    capture: Literal["auto", "wal", "trigger"] | None = Field(
+        None,
+        description="How changes of this table are captured in a group with a replication slot: trigger installs "
+        "triggers; auto does so if it has no replica identity; wal never does. Default: auto if that is the group's "
+        "capture, else wal.",
+        examples=["trigger"],
+    )
     on_drop: OnDrop | None = Field(None, description="As in [[groups]], for this table.", examples=["keep"])
     on_partition_drop: OnPartitionDrop | None = Field(
         None, description="As in [[groups]], for this table.", examples=["keep"]

@@ -11,10 +11,11 @@ from ..source import Connection
 from ..source.publishing import is_identified
 from ..source.tables import catalog_tables, heap_facts, own_objects, refused_heaps
 from ..source.triggers import lacking_rights, trigger_conditions, trigger_obstacles
-from .checks import judge_publishing, judge_updates
+from .checks import judge_publishing
 from .findings import Finding
 from .identities import judge_identities, may_identify
 from .role_sql import dba_publication
+from .table_modes import check_tables
 from .triggers import judge_rights, judge_triggers
 
 
@@ -31,7 +32,7 @@ def check_capture(
             owners = {heap.owner for heap in heap_facts(conn, oids) if not heap.owned}
             yield from check_publishing(conn, config, group, oids, owners)
         return
-    yield from _check_updates(conn, config, group, oids)
+    yield from check_tables(conn, config, group, oids)
     if any(choice.obstacles for choice in chosen):
         yield from judge_rights(lacking_rights(conn, oids), instead=True)
 
@@ -42,19 +43,9 @@ def _check_triggers(conn: Connection, config: Config, group: GroupConfig, oids: 
     obstacles = trigger_obstacles(conn, oids)
     yield from judge_rights(lacking_rights(conn, oids))
     for oid, table in catalog_tables(conn, oids).items():
-        yield from judge_triggers(table.id, found.get(oid), obstacles.get(oid))
-
-
-def _check_updates(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:
-    """Tables whose updates PostgreSQL would refuse, unless updates are not published."""
-    tables = catalog_tables(conn, oids)
-    refused = refused_heaps(conn, oids)
-    for oid, table in tables.items():
-        heaps = refused.get(oid, ())
-        if is_identified(table, config.tables_of(group)) and may_identify(heaps):
-            yield from judge_identities(table.id, heaps)
-        elif not settings_of(config.tables, table.id, table.above).append_only:
-            yield from judge_updates(table.id, heaps, ours=group.publication is None)
+        declined = settings_of(config.tables, table.id, table.above).capture == "wal"
+        obstacle = 'it has capture = "wal"' if declined else obstacles.get(oid)
+        yield from judge_triggers(table.id, found.get(oid), obstacle)
 
 
 def _check_identities(conn: Connection, config: Config, group: GroupConfig, oids: list[int]) -> Iterator[Finding]:

@@ -21,6 +21,6 @@ def judge_choice(choice: Choice) -> Iterator[Finding]:
     else:
         yield Finding(
             name, Severity.NOTES,
-            "is captured by triggers, and changes to the WAL by itself when all its tables have a replica identity",
+            "is captured by triggers, and changes to the WAL by itself; tables without a replica identity keep theirs",
             "No action needed",
         )  # fmt: skip

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from .handover import Handovers
     from .lake_names import LakeNames
     from .reconciler import Reconciler
-    from .registry import TableRegistry, Unsaved
+    from .registry import TableRegistry
     from .renaming import Renaming
     from .schema_changes import ExchangeNeeded, SchemaChanges
     from .table_runtime import TableRuntime
+    from .unsaved import Unsaved
 
 __all__ = [
     "FOLLOW",
@@ -93,15 +94,13 @@ __getattr__ = names_of(
         "handover": ("Handovers",),
         "lake_names": ("LakeNames",),
         "reconciler": ("Reconciler",),
-        "registry": (
-            "TableRegistry",
-            "Unsaved",
-        ),
+        "registry": ("TableRegistry",),
         "renaming": ("Renaming",),
         "schema_changes": (
             "ExchangeNeeded",
             "SchemaChanges",
         ),
         "table_runtime": ("TableRuntime",),
+        "unsaved": ("Unsaved",),
     },
 )

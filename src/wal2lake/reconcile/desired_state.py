@@ -18,6 +18,7 @@ from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source import SourceDatabase
 from ..source.tables import identity_fix
+from ..source.triggers import whole
 from ..state import StateStore, TableRecord, TableSpec, identity_entries
 from ..state.lifecycle import Mode, TableState, new_table_needs_copy
 from .desired_tables import Naming, desired_oids, moves_in
@@ -51,6 +52,8 @@ class DesiredState:
     """tables of which nothing is captured, and the error; they need a copy when that ends"""
     elsewhere: Mapping[TableId, TableRecord] = field(default_factory=dict)
     """the live tables of other groups, by lake table"""
+    stored_modes: Mapping[int, Mode] = field(default_factory=dict)
+    """how each table was captured, by the state store; `records` say how it is"""
     published: frozenset[int] = frozenset()
     """tables that have been published since the last reading"""
 
@@ -81,7 +84,6 @@ class DesiredStateReader:
         matched = self._source.match()
         all_records = self._store.tables()
         records = self._live({record.oid: record for record in all_records if record.group == self._group}, all_records)
-        records = {oid: replace(record, mode=self._mode()) for oid, record in records.items()}
         specs = self._by_name(self._store.table_specs())
         for problem in matched.problems:
             self._note_problem(problem, {str(record.id) for record in records.values()}, strict)
@@ -107,6 +109,8 @@ class DesiredStateReader:
             if moves_in(spec, self._group) and (spec.handover_lsn is not None or spec.handed_lsn)
         }  # fmt: skip
         self._publish(safe, records, known, arriving, resyncs, unmasked, after)
+        stored = {oid: record.mode for oid, record in records.items()}
+        mine, records = self._as_captured(mine, records)
         seen = self._updates_seen(safe, resyncs)
         fresh = any(records[oid].state is not TableState.DROPPED for oid in dropped)
         refused = {**self._unsettled(mine), **seen, **self._refused}
@@ -114,7 +118,7 @@ class DesiredStateReader:
         return DesiredState(
             mine, records, self._store.requested_resyncs(self._group), self._store.rounds(self._group), specs,
             dropped, self._source.mark() if fresh else ZERO, began, before, after, refused,
-            self._elsewhere(all_records), lately,
+            self._elsewhere(all_records), stored, lately,
         )  # fmt: skip
 
     def _identify(self, oids: Sequence[int]) -> None:
@@ -123,6 +127,17 @@ class DesiredStateReader:
         if done:
             names = self._source.names()
             self._store.add_history(identity_entries(self._group, done, names, self._clock.now()))
+
+    def _as_captured(
+        self, mine: Sequence[TableSchema], records: Mapping[int, TableRecord]
+    ) -> tuple[Sequence[TableSchema], dict[int, TableRecord]]:
+        """The tables and records with the way in which each is captured since it was published."""
+        by_triggers, mode = self._source.by_triggers(), self._mode()
+        modes = {oid: Mode.TRIGGER if oid in by_triggers else mode for oid in records}
+        return (
+            [whole(schema) if schema.oid in by_triggers else schema for schema in mine],
+            {oid: replace(record, mode=modes[oid]) for oid, record in records.items()},
+        )
 
     def _unmasked(
         self, mine: Sequence[TableSchema], known: Collection[int], all_records: Sequence[TableRecord], strict: bool
@@ -170,6 +185,7 @@ class DesiredStateReader:
         `after`: a position after they were read.
         """
         wanted = frozenset(schema.oid for schema in mine), self._source.updates_refused(mine)
+        misplaced = self._source.misplaced(mine)
         lost = missing = self._source.unpublished(mine)
         new = lost | (frozenset(resyncs) if self._published is None else frozenset())
         self._lately |= lost
@@ -183,12 +199,14 @@ class DesiredStateReader:
             # Changes may be decoded after their table became a partition, or a partition became a table.
             since = {each.oid: after if each.oid in missing else ZERO for each in mine if not each.partitioned}
             self._log.leaves.note_published(since)
-        if wanted != self._published or lost or self._refused:
+        if wanted != self._published or lost or misplaced or self._refused:
             self._refused = {**self._source.publish(mine), **unmasked}
             self._published = wanted
         self._settle([schema for schema in mine if schema.oid not in self._refused], new)
-        if any(self._source.append_only(schema) for schema in mine):
-            self._note_appends([records[schema.oid] for schema in mine if self._source.append_only(schema)], resyncs)
+        by_triggers = self._source.by_triggers()
+        appending = [each for each in mine if each.oid in by_triggers or self._source.append_only(each)]
+        if appending:
+            self._note_appends([records[schema.oid] for schema in appending], resyncs)
         refused = [oid for oid in self._refused if oid in known and oid not in lost and oid not in resyncs]
         self._request_resync([records[oid] for oid in refused if records[oid].state is not TableState.PENDING])
 
@@ -227,7 +245,10 @@ class DesiredStateReader:
         }  # fmt: skip
 
     def _note_appends(self, records: Sequence[TableRecord], resyncs: Collection[int]) -> None:
-        """Reopen the stream with the publication of append-only tables, once it has passed the creation of that."""
+        """Reopen the stream with the second publication, once it has passed the creation of that.
+
+        It has the tables that are append-only, and the buffers of triggers.
+        """
         if self._log.started and self._log.appends_since() is None and self._source.appends():
             # A stream without it may have skipped changes, if the position was stored before and is lost.
             known = [each for each in records if each.state is not TableState.PENDING and each.oid not in resyncs]

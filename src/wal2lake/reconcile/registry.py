@@ -10,7 +10,6 @@ import logging
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from ..changelog import Backlog, ChangeLog, Manifest
@@ -21,28 +20,17 @@ from ..position import ZERO, Lsn
 from ..schema import TableId, TableSchema
 from ..source import SourceDatabase
 from ..state import HistoryEntry, StateStore, TableRecord, TableSpec
-from ..state.lifecycle import TableState, Transition
+from ..state.lifecycle import Mode, TableState
 from .desired_state import DesiredState
 from .desired_tables import moves_in
 from .lake_names import LakeNames
 from .table_runtime import TableRuntime
+from .unsaved import Unsaved
 
 log = logging.getLogger(__name__)
 
 QUERY_THREADS = 4
 """threads that read positions of tables from the lake"""
-
-
-@dataclass(frozen=True)
-class Unsaved:
-    """Changes of a table to write into the state store, as of one moment."""
-
-    table: TableRuntime
-    record: TableRecord
-    transitions: list[Transition]
-    history: list[HistoryEntry]
-    upto: int = 0
-    """the last manifest that the table had"""
 
 
 class TableRegistry:
@@ -66,6 +54,7 @@ class TableRegistry:
         self.elsewhere: Mapping[TableId, TableRecord] = {}
         """the live tables of other groups, by lake table"""
         self._keeps_retry_times = True
+        self._mode_changes: list[tuple[TableRuntime, Mode, Mode]] = []
 
     def forget_retry_times(self) -> None:
         """Do not keep waits after errors of an earlier run: `run --once` tries at once."""
@@ -81,6 +70,11 @@ class TableRegistry:
         """The lake table of a table. On any thread."""
         table = self._tables.get(oid)
         return table.target if table is not None else None
+
+    def take_mode_changes(self) -> list[tuple[TableRuntime, Mode, Mode]]:
+        """Tables that are captured in another way since the last call: how before, and how since."""
+        taken, self._mode_changes = self._mode_changes, []
+        return taken
 
     @property
     def oids(self) -> frozenset[int]:
@@ -146,7 +140,8 @@ class TableRegistry:
                 self._awake.pop(oid, None)
                 table = None
             if table is None:
-                table = self._add_table(schema, desired.records[oid], requested, moves_in(spec, self.group))
+                before = desired.stored_modes.get(oid)
+                table = self._add_table(schema, desired.records[oid], requested, moves_in(spec, self.group), before)
                 new[oid] = table
             elif (
                 # Requests for an arriving table are handled when it is taken over.
@@ -160,7 +155,10 @@ class TableRegistry:
                 self.wake(table)
             if oid not in new and _resumed(spec) not in (None, _resumed(table.spec)):
                 table.retry_now()
-            former = table.record.id
+            mode, former = table.record.mode, table.record.id
+            table.captured_by(desired.records[oid].mode)
+            if oid not in new and mode is not table.record.mode:
+                self._mode_changes.append((table, mode, table.record.mode))
             table.describe(schema, spec, desired.rounds.get(oid))
             self._note_refusal(table, desired.refused.get(oid))
             if schema.id != former:
@@ -170,11 +168,13 @@ class TableRegistry:
         self._note_dropped(desired)
 
     def _add_table(
-        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, arriving: bool = False
-    ) -> TableRuntime:
+        self, schema: TableSchema, record: TableRecord, requested: datetime | None = None, arriving: bool = False,
+        mode_before: Mode | None = None,
+    ) -> TableRuntime:  # fmt: skip
         table = TableRuntime(
-            schema, record, copy_requested_at=requested, arriving=arriving, clock=self._clock, jitter=self._jitter
-        )
+            schema, record, copy_requested_at=requested, arriving=arriving, clock=self._clock, jitter=self._jitter,
+            mode_before=mode_before,
+        )  # fmt: skip
         self._tables[schema.oid] = table
         return table
 

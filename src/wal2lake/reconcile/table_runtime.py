@@ -14,7 +14,7 @@ from ..lake import Applied
 from ..position import ZERO, LakeVersion, Lsn
 from ..schema import Membership, TableId, TableSchema
 from ..state import TableRecord, TableSpec, events, lifecycle
-from ..state.lifecycle import CatchUp, Errored, TableState
+from ..state.lifecycle import CatchUp, Errored, Mode, TableState
 from .retention import Retention, needless
 from .table_life import TableLife
 
@@ -47,6 +47,8 @@ class TableRuntime(TableLife):
     retention: Retention = field(init=False)
     _found_made: bool = field(default=False, init=False)
     """the lake has a table of it, by a commit that is in no record"""
+    mode_before: Mode | None = None
+    """how it was captured before this run of its group"""
 
     def __post_init__(self, arriving: bool) -> None:
         super().__post_init__(arriving)
@@ -128,6 +130,10 @@ class TableRuntime(TableLife):
             self.retry_now()
         self.schema, self.spec, self.round = schema, spec, round
         self._update(id=schema.id)
+
+    def captured_by(self, mode: Mode) -> None:
+        """Set how its changes are captured."""
+        self._update(mode=mode)
 
     def request_copy(self, requested: datetime | None = None) -> None:
         """A copy is requested; `requested`: time of the request in the state store."""

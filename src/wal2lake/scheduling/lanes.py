@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from .. import faults
@@ -36,6 +36,8 @@ READY_SECONDS = 0.25
 ATTEMPTS = 3
 """after so many failures of a table, its copy is not waited for"""
 CLEAR_SECONDS = 2.0
+MAINTAIN_SECONDS = 1.0
+"""between two looks at tables that are captured by triggers beside a slot"""
 
 
 class Lanes:
@@ -55,6 +57,8 @@ class Lanes:
         self._crossing: Crossing | None = None
         self._clear = False
         """whether nothing is left of the other mode"""
+        self._maintains, self._maintain_at = True, 0.0
+        """whether there may be tables that are captured by triggers beside a slot"""
         self._deadline: float | None = None
         """while a change is under way: when it is abandoned"""
         self._ready = False
@@ -87,7 +91,14 @@ class Lanes:
     def step(self, stop_capture: Callable[[], object], start_capture: Callable[[], object]) -> bool:
         """One step of what is to be done; whether the mode has changed."""
         now = self._clock.monotonic()
-        if now < self._look_at or self._log.by_triggers is not self._group.triggers:
+        if self._log.by_triggers is not self._group.triggers:
+            return False
+        self._announce_tables()
+        if not self._group.triggers and now >= self._maintain_at:
+            self._maintain_at = now + MAINTAIN_SECONDS
+            if self._maintains or any(table.record.mode is Mode.TRIGGER for table in self._tables):
+                self._background.begin("maintaining the triggers", self._maintain, self._maintained)
+        if now < self._look_at:
             return False
         if not self._clear:
             self._look_at = now + CLEAR_SECONDS
@@ -95,6 +106,16 @@ class Lanes:
         elif self._auto and self._group.triggers:
             self._cross(now, stop_capture, start_capture)
         return self.changed
+
+    def _maintain(self) -> bool:
+        try:
+            return self._source.maintain_triggers()
+        except SourceBusy as error:
+            log.info("group %s: the triggers of a table are looked at again later: %s", self._group.name, error)
+            return True
+
+    def _maintained(self, left: bool) -> None:
+        self._maintains = left
 
     def _clear_other(self) -> bool:
         try:
@@ -209,7 +230,7 @@ class Lanes:
         self._log.cross(crossed.seen)
         faults.reached(faults.CROSSED)
         self.changed = True
-        self.announce(Mode.TRIGGER, Mode.WAL)
+        self.announce(Mode.TRIGGER, Mode.WAL, [table for table in self._tables if table.schema.oid not in crossed.stay])
         return True
 
     def _give_up(self, cause: str) -> None:
@@ -240,20 +261,33 @@ class Lanes:
         """Triggers capture; the tables are being re-copied."""
         if self.fell_back:
             self.fell_back = False
-            self.announce(Mode.WAL, Mode.TRIGGER)
+            self.announce(
+                Mode.WAL, Mode.TRIGGER, [table for table in self._tables if table.mode_before is not Mode.TRIGGER]
+            )
 
-    def announce(self, before: Mode, after: Mode) -> None:
-        """Tell of another mode: log, history, notification."""
+    def announce(self, before: Mode, after: Mode, tables: Sequence[TableRuntime]) -> None:
+        """Tell of another mode of the group: log, history, notification."""
         log.warning("group %s: captured by %s from here on, not by %s", self._group.name, after, before)
+        self._announce(before, after, tables)
+
+    def _announce_tables(self) -> None:
+        """The same of single tables."""
+        for table, before, after in self._tables.take_mode_changes():
+            if Mode.TRANSITIONING not in (before, after):
+                log.warning("%s: captured by %s from here on, not by %s", table.name, after, before)
+                work = partial(self._announce, before, after, [table])
+                self._background.begin(f"announcing the capture mode of {table.name}", work)
+
+    def _announce(self, before: Mode, after: Mode, tables: Sequence[TableRuntime]) -> None:
         try:
-            self._store.add_history(list(self._entries(before, after)))
-            for table in self._tables:
+            self._store.add_history(list(self._entries(before, after, tables)))
+            for table in tables:
                 self._source.announce(self._event(table, before, after))
         except Wal2LakeError as error:
             log.warning("group %s: its new capture mode could not be announced: %s", self._group.name, error)
 
-    def _entries(self, before: Mode, after: Mode) -> Iterator[HistoryEntry]:
-        for table in self._tables:
+    def _entries(self, before: Mode, after: Mode, tables: Sequence[TableRuntime]) -> Iterator[HistoryEntry]:
+        for table in tables:
             yield HistoryEntry(
                 self._group.name, table.schema.oid, table.schema.id, self._clock.now(), self._who, before, after,
                 "capture mode",

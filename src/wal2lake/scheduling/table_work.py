@@ -25,7 +25,7 @@ from ..source import SourceDatabase
 from ..source.sessions import Patience
 from ..source.tables import require_masks
 from ..state import Lease, StateStore
-from ..state.lifecycle import TableState
+from ..state.lifecycle import Mode, TableState
 from .batch_plan import LogView, plan_batch
 from .cadence import Cadence
 from .capture_link import CaptureLink
@@ -164,7 +164,8 @@ class TableWork:
 
     def _is_streamed(self, table: TableRuntime) -> bool:
         """Whether the stream has the publication of a table."""
-        return self._capture.appends or not self._source.append_only(table.schema)
+        second = self._source.append_only(table.schema) or table.record.mode is Mode.TRIGGER
+        return self._capture.appends or not second or self.group.triggers
 
     def _begin_copies(self, tables: Sequence[TableRuntime], opened: OpenSnapshot | None = None) -> None:
         # A snapshot that is opened later includes what was seen; that of a new slot only what was before it.

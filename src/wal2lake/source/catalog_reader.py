@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..config import GroupConfig, SourceConfig, TableConfig
 from ..schema import Bounds, Membership, TableSchema
 from ..types import PgType
-from .publishing import publication
+from .publishing import contents
 from .sessions.reopened import ReopenedSession
 from .tables import catalog, selection
 from .tables.catalog_table import CatalogTable
@@ -44,7 +44,7 @@ class PostgresCatalog:
         return catalog.partition_bounds(self._session.get(), leaf)
 
     def published(self, publication_name: str) -> frozenset[int]:
-        return publication.tables_of(self._session.get(), publication_name)
+        return contents.tables_meant_by(self._session.get(), publication_name)
 
     def named_publication(self, group: GroupConfig) -> Named:
         return selection.read(self._session.get(), group)

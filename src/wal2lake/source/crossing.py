@@ -20,6 +20,8 @@ class Crossed:
     """what triggers have captured, and the boundary up to which the stream is compared with it"""
     appends: Lsn | None
     """from where on the slot has the publication of append-only tables; None: there is none"""
+    stay: frozenset[int] = frozenset()
+    """tables that are captured by triggers as before; the stream has what these write"""
 
 
 class Crossing(Protocol):

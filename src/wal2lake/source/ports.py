@@ -183,7 +183,7 @@ class CatalogReader(Protocol):
         """
 
     def published(self, publication: str) -> frozenset[int]:
-        """The tables in a publication; empty if it does not exist."""
+        """The tables in a publication, by themselves or by what triggers have captured; empty if it does not exist."""
 
     def named_publication(self, group: GroupConfig) -> Named:
         """The publication that a group names. Raises ConfigError if it does not exist or omits kinds of changes."""
@@ -303,6 +303,21 @@ class SourceDatabase(Protocol):
 
     def unpublished(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
         """The tables that are missing in their publication, so that changes of them are not in the stream."""
+
+    def by_triggers(self) -> frozenset[int]:
+        """The tables that are captured by triggers although the group has a slot."""
+
+    def stays_on_triggers(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        """The tables that triggers will capture beside a slot."""
+
+    def misplaced(self, schemas: Sequence[TableSchema]) -> frozenset[int]:
+        """The tables that `publish` would have captured in another way than they are."""
+
+    def maintain_triggers(self) -> bool:
+        """Keep what captures `by_triggers` right and small; whether there is anything.
+
+        Raises SourceBusy if a table is locked; the rest is done.
+        """
 
     def appends(self) -> bool:
         """Whether the group has a publication of append-only tables."""

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
-from ..config import TableConfig
-from ..errors import ConfigError, SourceBusy, Wal2LakeError
+from ..config import TableConfig, settings_of
+from ..errors import ConfigError, SourceBusy, SourceRefused, Wal2LakeError
 from ..position import ZERO
-from ..schema import ReplicaIdentity, TableSchema
+from ..quoting import toml
+from ..schema import TableSchema
+from .asking import LOCKED_SECONDS
 from .catalog_reader import PostgresCatalog
 from .copies.session_snapshot import SessionSnapshot
 from .copies.snapshot_session import SnapshotSession
-from .database import LOCKED_SECONDS, Source
+from .database import Source
 from .model import Standing
 from .publishing import Identified
 from .publishing.slot import SlotInfo
 from .sessions.connect import Connection
 from .sessions.locking import PATIENT, Patience, blocked
 from .tables import catalog
-from .triggers import copies, installing, removing
+from .triggers import copies, installing, removing, whole
 from .triggers import lane as lanes
-from .triggers.installing import Condition
+from .triggers.installing import FOLLOWED, Condition
 from .triggers.requests import SqlRequests
 from .wal_crossing import WalCrossing
-
-
-def whole(schema: TableSchema) -> TableSchema:
-    """The table as its buffer tells of it: rows are identified as a whole, whatever key there is."""
-    known = schema.key or schema.catalog_key
-    return replace(schema, key=(), key_index=0, identity=ReplicaIdentity.FULL, catalog_key=known)
 
 
 class TriggerSource(Source):
@@ -56,12 +51,17 @@ class TriggerSource(Source):
         """Make exactly these tables have triggers; those that can't, with the reason."""
         with self._session() as connection:
             try:
+                refused = {schema.oid: _without(schema) for schema in schemas if self._declines(schema)}
+                schemas = [schema for schema in schemas if schema.oid not in refused]
                 keep = {schema.oid for schema in schemas} | self._gone(connection)
                 stopped = self._interrupted.is_set
                 removing.remove(connection, self.slot_name, keep, LOCKED_SECONDS, stopped)
-                return installing.install(connection, self.slot_name, schemas, LOCKED_SECONDS, stopped)
+                return refused | installing.install(connection, self.slot_name, schemas, LOCKED_SECONDS, stopped)
             except SourceBusy as error:
                 raise blocked(connection, [schema.oid for schema in schemas], error) from error
+
+    def _declines(self, schema: TableSchema) -> bool:
+        return settings_of(self._settings, schema.id, schema.settings_from).capture == "wal"
 
     def _gone(self, connection: Connection) -> set[int]:
         """Tables that were dropped: what was captured of them is still to be drained."""
@@ -89,6 +89,17 @@ class TriggerSource(Source):
         return frozenset(
             oid for oid in oids if oid in bypassed or found[oid] in (Condition.MISSING, Condition.DISABLED)
         )
+
+    def by_triggers(self) -> frozenset[int]:
+        """All are, and none beside a slot."""
+        return frozenset()
+
+    def misplaced(self, schemas: Sequence[TableSchema]) -> frozenset[int]:  # noqa: ARG002 - the contract
+        return frozenset()
+
+    def maintain_triggers(self) -> bool:
+        """The stream does that."""
+        return False
 
     def appends(self) -> bool:
         return False
@@ -144,6 +155,14 @@ class TriggerSource(Source):
         return Standing(True, found.confirmed_flush_lsn, found.confirmed_flush_lsn, waiting, 0)
 
 
+def _without(schema: TableSchema) -> Wal2LakeError:
+    return SourceRefused(
+        operation="capturing", object=str(schema.id),
+        cause='it has capture = "wal", and its group is captured by triggers',
+        remedy=f"remove capture from [tables.{toml(str(schema.id))}], or capture the group from the WAL",
+    )  # fmt: skip
+
+
 class WholeRows(PostgresCatalog):
     """The catalog for what triggers have captured."""
 
@@ -157,7 +176,7 @@ def follow_columns(connection: Connection, lane: str, settings: Mapping[str, Tab
     """Have tables that were altered captured in the columns that they have. Raises SourceBusy where one is locked."""
     known = installing.buffers(connection, lane)
     found = installing.conditions(connection, lane, list(known))
-    outdated = [oid for oid, condition in found.items() if condition is Condition.OUTDATED]
+    outdated = [oid for oid, condition in found.items() if condition in FOLLOWED]
     if not outdated:
         return
     try:

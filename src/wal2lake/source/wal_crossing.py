@@ -75,7 +75,7 @@ class WalCrossing:
         if found := self._server.not_publishable(oids):
             return found
         schemas = self._wal.describe(sorted(oids))
-        refused = self._wal.updates_refused(schemas)
+        refused = self._wal.updates_refused(schemas) - self._wal.stays_on_triggers(schemas)
         return tuple(f"{schema.id} has no replica identity" for schema in schemas if schema.oid in refused)
 
     def identify(self, oids: Collection[int]) -> Identified:
@@ -109,7 +109,8 @@ class WalCrossing:
         if seen is None:
             return None
         boundary = self._server.boundary()
-        return Crossed(Visibility.of(seen, boundary), self._slot_from if self._wal.appends() else None)
+        appends = self._slot_from if self._wal.appends() else None
+        return Crossed(Visibility.of(seen, boundary), appends, self._wal.by_triggers())
 
     def _require_publishable(self, oids: Collection[int]) -> None:
         """Tables may come, go and change while transactions are waited for."""
@@ -118,8 +119,8 @@ class WalCrossing:
         schemas = self._wal.describe(sorted(oids))
         if len(schemas) != len(self._published) or self._server.unpublished(schemas):
             raise _changed("a table was dropped, or is not published any more")
-        if self._wal.updates_refused(schemas):
-            raise _changed("a table has lost its replica identity")
+        if self._wal.misplaced(schemas):
+            raise _changed("a table has got or lost its replica identity")
 
     def _seen(self, token: str) -> str | None:
         """A snapshot that sees all below X, and of which all rows are in the change log."""

@@ -1,21 +1,17 @@
 """Publications, slots and timelines."""
 
 from .conditions import stream_obstacles
+from .contents import exists as publication_exists
+from .contents import tables_of
+from .contents import types_in as published_types
 from .plugin import PluginTrial, try_plugin
 from .publication import (
     append_name,
     filter_columns,
     publication_name,
-    tables_of,
 )
 from .publication import (
     drop as drop_publication,
-)
-from .publication import (
-    exists as publication_exists,
-)
-from .publication import (
-    types_in as published_types,
 )
 from .publication import (
     used_by as publication_used_by,

@@ -39,6 +39,7 @@ from ..sessions.locking import wait_briefly
 from ..tables import selection
 from ..tables.catalog_table import GENERATED_PUBLISHED_SINCE
 from ..tables.facts import owner_remedy, updates_refused
+from .contents import names_in
 
 log = logging.getLogger(__name__)
 
@@ -153,23 +154,27 @@ def renew(
             _add_part(conn, name, schema)
 
 
-def exists(conn: Connection, name: str) -> bool:
-    with explained("reading", f"publication {name}"):
-        return conn.execute(query("publication"), {"name": name}).fetchone() is not None
-
-
-def tables_of(conn: Connection, name: str) -> frozenset[int]:
-    """The tables in a publication; empty if it does not exist."""
+def add(conn: Connection, name: str, table: TableId | TableSchema, append: bool, mark: str | None) -> None:
+    """Have a table in a publication, in the caller's transaction; the publication is made if there is none."""
     with explained("reading", f"publication {name}"):
         row = conn.execute(query("publication"), {"name": name}).fetchone()
-        rows = conn.execute(query("publication_tables"), {"publication": row[0]}).fetchall() if row else []
-    return frozenset(row[0] for row in rows)
+    if row is None:
+        ensure(conn, name, (), append=append, mark=mark)
+    else:
+        require_own(name, row[-1], mark)
+    id = table.id if isinstance(table, TableSchema) else table
+    if id in names_in(conn, name).values():
+        return
+    if isinstance(table, TableSchema) and (table.only or table.where is not None):
+        _add_part(conn, name, table)
+    else:
+        _add(conn, name, [id])
 
 
-def types_in(conn: Connection, name: str) -> list[tuple[int, int]]:
-    """Oid and typmod of the types of all columns of published tables. Waits for no lock."""
-    with explained("reading", f"publication {name}"):
-        return [(oid, typmod) for oid, typmod in conn.execute(query("published_types"), {"name": name})]
+def take_out(conn: Connection, name: str, id: TableId) -> None:
+    """Have a table not in a publication, in the caller's transaction."""
+    if id in names_in(conn, name).values():
+        _drop_tables(conn, name, [id])
 
 
 def require_own(name: str, comment: str | None, mark: str | None) -> None:
@@ -284,7 +289,7 @@ def _add_part(conn: Connection, name: str, schema: TableSchema) -> None:
         sql.Identifier(name), _list([schema.id]), columns if schema.only else sql.SQL(""),
         condition if schema.where is not None else sql.SQL(""),
     )  # fmt: skip
-    remedy = _owner_remedy(conn, schema.id)
+    remedy = owning_remedy(conn, schema.id)
     with _of_tables("publishing", str(schema.id), remedy):
         try:
             with conn.transaction():
@@ -301,7 +306,7 @@ def _about_the_statement(error: psycopg.Error) -> bool:
     return state != "42501" and state[:2] in ("42", "0A", "22")
 
 
-def _owner_remedy(conn: Connection, table: TableId) -> str:
+def owning_remedy(conn: Connection, table: TableId) -> str:
     """SQL that makes the role the owner of a table, or a member of the owner."""
     with explained("reading", f"the owner of {table}"):
         row = conn.execute(query("owner"), {"schema": table.schema, "name": table.name}).fetchone()
@@ -353,7 +358,7 @@ def _add(conn: Connection, name: str, tables: Sequence[TableId]) -> None:
         with _of_tables("adding tables to", object), conn.transaction():
             conn.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(tables)))
     except SourceRefused as error:
-        cause, remedy = error.fields["cause"], _owner_remedy(conn, tables[0])
+        cause, remedy = error.fields["cause"], owning_remedy(conn, tables[0])
         object = str(tables[0]) if len(tables) == 1 else object
         raise SourceRefused(operation="publishing", object=object, cause=cause, remedy=remedy) from error
 

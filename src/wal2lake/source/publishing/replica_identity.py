@@ -22,8 +22,9 @@ def is_identified(table: CatalogTable, settings: GroupTables) -> bool:
     """Whether a table is to get a replica identity when it has none."""
     own = settings_of(settings, table.id, table.above)
     chosen = own.auto_replica_identity
-    # A column list allows no replica identity FULL, and what only inserts is published needs none.
-    allowed = not own.append_only and not own.columns
+    # A column list allows no replica identity FULL. What only inserts is published of needs none, and what triggers
+    # capture by its settings neither.
+    allowed = not own.append_only and not own.columns and own.capture != "trigger"
     return allowed and (settings.group.auto_replica_identity if chosen is None else chosen)
 
 

@@ -1,8 +1,11 @@
 """Capture by statement-level triggers: what is installed, and how the buffers that they fill are read."""
 
+from .buffered_stream import BufferedStream
+from .definition import whole
 from .draining import unread
 from .installing import Condition, lacking_rights, may_install
 from .installing import conditions as trigger_conditions
+from .installing import exists as has_buffers
 from .installing import obstacles as trigger_obstacles
 from .lane import buffered_types
 from .lane import info as lane_info
@@ -11,6 +14,7 @@ from .rights import Lacking, create_enabling, create_place, owned
 from .stream import TriggerStream
 
 __all__ = [
+    "BufferedStream",
     "Condition",
     "Lacking",
     "TriggerStream",
@@ -19,6 +23,7 @@ __all__ = [
     "create_place",
     "drop_lane",
     "drop_place",
+    "has_buffers",
     "lacking_rights",
     "lane_info",
     "may_install",
@@ -27,4 +32,5 @@ __all__ = [
     "trigger_conditions",
     "trigger_obstacles",
     "unread",
+    "whole",
 ]

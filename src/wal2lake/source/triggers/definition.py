@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...quoting import identifier, literal
+from ...schema import ReplicaIdentity, TableSchema
 from ..sessions import session
 from ..sessions.connect import query
 
@@ -96,6 +97,12 @@ class Buffer:
             # A publication of all tables has this one, too, and would refuse to empty it.
             f" ALTER TABLE {self.name} REPLICA IDENTITY FULL"
         )
+
+
+def whole(schema: TableSchema) -> TableSchema:
+    """The table as its buffer tells of it: rows are identified as a whole, whatever key there is."""
+    known = schema.key or schema.catalog_key
+    return replace(schema, key=(), key_index=0, identity=ReplicaIdentity.FULL, catalog_key=known)
 
 
 def filled_by(source: str) -> int | None:

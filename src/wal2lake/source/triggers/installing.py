@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from ...errors import SourceBusy, SourceRefused, Wal2LakeError
 from ...position import Lsn
@@ -30,8 +31,14 @@ class Condition(StrEnum):
 
     INSTALLED = "installed"
     OUTDATED = "outdated"
+    INCOMPLETE = "incomplete"
+    """a partition came since"""
     MISSING = "missing"
     DISABLED = "disabled"
+
+
+FOLLOWED = (Condition.OUTDATED, Condition.INCOMPLETE)
+"""what is put right without a copy, unless rows were missed meanwhile"""
 
 
 @dataclass(frozen=True)
@@ -61,15 +68,15 @@ def parts_of(conn: Connection, oids: Collection[int]) -> list[Part]:
     ]
 
 
-def buffers(conn: Connection, lane: str) -> dict[int, list[Buffer]]:
-    """The buffers of each table of a lane, older ones first."""
+def buffers(conn: Connection, lane: str | None) -> dict[int, list[Buffer]]:
+    """The buffers of each table of a lane, or of all, older ones first."""
     with explained("reading", "the buffers"):
         if not exists(conn):
             return {}
         rows = conn.execute(query("trigger_buffers"), {"lane": lane}).fetchall()
     found: defaultdict[int, list[Buffer]] = defaultdict(list)
-    for relid, generation, columns, layout, retired in rows:
-        found[relid].append(Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired))
+    for row in rows:
+        found[row[0]].append(_buffer(*row))
     return dict(found)
 
 
@@ -85,6 +92,22 @@ def unread_bytes(conn: Connection, lane: str, position: Lsn) -> int:
             [str(position)],
         ).fetchone()
     return max(0, int(row[0])) if row is not None else 0
+
+
+def all_buffers(conn: Connection, oid: int) -> list[Buffer]:
+    """The buffers of a table, of whichever lane they are, older ones first."""
+    if not exists(conn):
+        return []
+    with explained("reading", "the buffers"):
+        rows = conn.execute(
+            "SELECT relid::int8, generation, columns, layout, retired::text FROM wal2lake_changes.buffers"
+            " WHERE relid = %s ORDER BY generation", [oid],
+        ).fetchall()  # fmt: skip
+    return [_buffer(*row) for row in rows]
+
+
+def _buffer(relid: int, generation: int, columns: Sequence[Any], layout: str, retired: str | None) -> Buffer:
+    return Buffer(relid, generation, tuple(BufferColumn(*one) for one in columns), layout, retired)
 
 
 def exists(conn: Connection) -> bool:
@@ -124,20 +147,28 @@ def prepare(conn: Connection) -> None:
         conn.execute(query("trigger_schema"))
 
 
-def conditions(conn: Connection, lane: str, oids: Collection[int]) -> dict[int, Condition]:
+def conditions(conn: Connection, lane: str | None, oids: Collection[int]) -> dict[int, Condition]:
     """How the triggers of mirrored tables are; the worst of a table and its partitions counts."""
     found = {}
     planned = _planned(conn, parts_of(conn, oids), buffers(conn, lane), {})
     installed = _installed(conn, [one.relid for some in planned.values() for one in some])
-    worst = [Condition.INSTALLED, Condition.OUTDATED, Condition.DISABLED, Condition.MISSING]
+    present_functions = functions(conn)
+    worst = [
+        Condition.INSTALLED, Condition.OUTDATED, Condition.INCOMPLETE, Condition.DISABLED, Condition.MISSING,
+    ]  # fmt: skip
     for oid in oids:
-        states = [_condition(one, installed) for one in planned.get(oid, ())]
+        states = [_condition(one, installed, one.relid not in present_functions) for one in planned.get(oid, ())]
         found[oid] = max(states, key=worst.index) if states else Condition.MISSING
     return found
 
 
-def _condition(wanted: Installation, installed: Mapping[int, tuple[str, Collection[str], bool]]) -> Condition:
+def _condition(
+    wanted: Installation, installed: Mapping[int, tuple[str, Collection[str], bool]], new: bool
+) -> Condition:
+    """`new`: it never had triggers."""
     source, triggers, always = installed.get(wanted.relid, ("", (), True))
+    if new and wanted.part:
+        return Condition.INCOMPLETE
     if not all(any(name.startswith(f"wal2lake_{one.lower()}_") for name in triggers) for one in OPERATIONS):
         return Condition.MISSING
     if not always:
@@ -154,15 +185,15 @@ def install(
     refused: dict[int, Wal2LakeError] = {}
     by_oid = {schema.oid: schema for schema in schemas}
     parts = parts_of(conn, by_oid)
-    for part in parts:
-        if (error := _obstacle(part, by_oid[part.root])) is not None:
-            refused.setdefault(part.root, error)
+    for oid, schema in by_oid.items():
+        if (error := obstacle([part for part in parts if part.root == oid], schema)) is not None:
+            refused[oid] = error
     usable = {oid: schema for oid, schema in by_oid.items() if oid not in refused}
     parts = [part for part in parts if part.root in usable and not part.foreign]
     for oid, schema in usable.items():
         own = [part for part in parts if part.root == oid]
         try:
-            retried(partial(_install, conn, lane, schema, own), patience, stopped)
+            retried(partial(install_one, conn, lane, schema, own), patience, stopped)
         except SourceRefused as error:
             refused[oid] = error
     return refused
@@ -187,8 +218,10 @@ def _cause(part: Part) -> str | None:
     return next((cause for cause, holds in causes.items() if holds), None)
 
 
-def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
-    cause = "a setting keeps rows out of the lake, which triggers do not" if schema.where is not None else _cause(part)
+def obstacle(parts: Sequence[Part], schema: TableSchema) -> Wal2LakeError | None:
+    """Why a table can't be captured by triggers; `parts`: itself and its partitions."""
+    cause = "a setting keeps rows out of the lake, which triggers do not" if schema.where is not None else None
+    cause = cause or next(filter(None, map(_cause, parts)), None)
     if cause is None:
         return None
     return SourceRefused(
@@ -197,7 +230,7 @@ def _obstacle(part: Part, schema: TableSchema) -> Wal2LakeError | None:
     )  # fmt: skip
 
 
-def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[Part]) -> None:
+def install_one(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[Part]) -> None:
     """One table with its partitions, in one transaction: it is captured from its end on, wholly."""
     names = _type_names(conn, schema)
     columns = tuple(BufferColumn(c.name, c.type_oid, c.typmod, *names[c.type_oid]) for c in schema.columns)
@@ -211,7 +244,7 @@ def _install(conn: Connection, lane: str, schema: TableSchema, parts: Sequence[P
         if layout is None:
             raise SourceBusy(operation="installing triggers on", object=str(schema.id), cause="it is gone")
         made: Buffer | None = None
-        if latest is None or latest.columns != columns or latest.layout != layout[0]:
+        if latest is None or latest.retired or latest.columns != columns or latest.layout != layout[0]:
             made = Buffer(schema.oid, latest.generation + 1 if latest else 0, columns, layout[0])
             _create(conn, lane, made, latest)
         planned = _planned(conn, parts, present, {schema.oid: made} if made else {})[schema.oid]
@@ -334,3 +367,13 @@ def _installed(conn: Connection, oids: Collection[int]) -> dict[int, tuple[str, 
     with explained("reading", "the triggers of tables"):
         rows = conn.execute(query("trigger_installed"), {"oids": list(oids)}).fetchall()
     return {oid: (source, triggers, always) for oid, source, triggers, always in rows}
+
+
+def functions(conn: Connection) -> dict[int, int | None]:
+    """The relations that have a function for their triggers, and the mirrored table whose buffer each fills."""
+    with explained("reading", "the functions of triggers"):
+        rows = conn.execute(
+            "SELECT substr(p.proname, 9)::int8, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+            " WHERE n.nspname = 'wal2lake_changes' AND p.proname ~ '^capture_[0-9]+$'"
+        ).fetchall()
+    return {oid: filled_by(source) for oid, source in rows}

@@ -12,8 +12,8 @@ from functools import partial
 from ..sessions.connect import Connection, explained
 from ..sessions.locking import retried, wait_briefly
 from . import rights
-from .definition import SCHEMA, Buffer, filled_by
-from .installing import buffers, exists, parts_of
+from .definition import SCHEMA, Buffer
+from .installing import buffers, exists, functions, parts_of
 
 
 def remove(conn: Connection, lane: str, keep: Collection[int], patience: float, stopped: Callable[[], bool]) -> None:
@@ -28,14 +28,23 @@ def remove(conn: Connection, lane: str, keep: Collection[int], patience: float, 
         retried(partial(_remove, conn, oid, relids, present[oid]), patience, stopped)
 
 
-def _remove(conn: Connection, oid: int, relids: Collection[int], present: Sequence[Buffer]) -> None:
+def remove_triggers(conn: Connection, oid: int, patience: float, stopped: Callable[[], bool]) -> None:
+    """Remove the triggers of a table and leave its buffers. Raises SourceBusy."""
+    relids = {oid, *(part.oid for part in parts_of(conn, [oid]))} & functions(conn).keys()
+    if relids:
+        retried(partial(_remove, conn, oid, relids, None), patience, stopped)
+
+
+def _remove(conn: Connection, oid: int, relids: Collection[int], present: Sequence[Buffer] | None) -> None:
+    """`present`: the buffers that go, too; None: none do."""
     with explained("removing triggers of table", str(oid)), conn.transaction():
         wait_briefly(conn)
         for relid in relids:
             conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{relid}() CASCADE".encode())
-        for buffer in present:
+        for buffer in present or ():
             conn.execute(f"DROP TABLE IF EXISTS {buffer.name}".encode())
-        conn.execute("DELETE FROM wal2lake_changes.buffers WHERE relid = %s", [oid])
+        if present is not None:
+            conn.execute("DELETE FROM wal2lake_changes.buffers WHERE relid = %s", [oid])
 
 
 def drop_lane(conn: Connection, lane: str, mark: str | None, patience: float, stopped: Callable[[], bool]) -> None:
@@ -68,12 +77,7 @@ def drop_place(conn: Connection) -> None:
 
 def _drop_strays(conn: Connection, roots: Collection[int]) -> None:
     """Drop the triggers of former partitions, which fill a buffer of what they are no part of."""
-    with explained("reading", "the triggers of former partitions"):
-        rows = conn.execute(
-            "SELECT substr(p.proname, 9)::int8, p.prosrc FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
-            " WHERE n.nspname = 'wal2lake_changes' AND p.proname ~ '^capture_[0-9]+$'"
-        ).fetchall()
-    found = {relid: filled_by(source) for relid, source in rows}
+    found = functions(conn)
     filling = {relid: root for relid, root in found.items() if root is not None and root in roots and root != relid}
     if not filling:
         return
@@ -85,9 +89,16 @@ def _drop_strays(conn: Connection, roots: Collection[int]) -> None:
                 conn.execute(f"DROP FUNCTION IF EXISTS {SCHEMA}.capture_{relid}() CASCADE".encode())
 
 
-def tidy(conn: Connection, lane: str) -> None:
+def _always(_: Buffer) -> bool:
+    return True
+
+
+def tidy(conn: Connection, lane: str, droppable: Callable[[Buffer], bool] = _always) -> None:
     """Drop what nothing needs any more: empty buffers of earlier columns and of dropped tables, triggers of partitions
-    that were detached."""
+    that were detached.
+
+    `droppable`: whether an empty buffer may go.
+    """
     _drop_strays(conn, set(buffers(conn, lane)))
     present = [buffer for some in buffers(conn, lane).values() for buffer in some]
     with explained("reading", "the running transactions"):
@@ -99,7 +110,7 @@ def tidy(conn: Connection, lane: str) -> None:
         ended = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::numeric").fetchone()
     for buffer in present:
         over = buffer.retired is not None and ended is not None and int(buffer.retired) < int(ended[0])
-        if over or buffer.relid not in there:
+        if (over or buffer.relid not in there) and droppable(buffer):
             with explained("dropping", buffer.name), conn.transaction():
                 wait_briefly(conn)
                 row = conn.execute(f"SELECT EXISTS (SELECT FROM {buffer.name})".encode()).fetchone()
