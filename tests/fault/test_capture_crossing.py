@@ -381,6 +381,18 @@ def test_a_run_that_ends_when_it_has_caught_up_undoes_a_change_that_takes_too_lo
     assert by_wal(database), counted(database)
 
 
+def test_a_run_that_ends_when_it_has_caught_up_does_not_wait_where_changes_are_lost(mirrored: Mirrored) -> None:
+    database = mirrored.database
+    mirrored.catches_up(*TABLES)
+    database.rows("SELECT pg_drop_replication_slot(%s)", [mirrored.slot])
+    database.execute("UPDATE counters SET n = n + 1")
+    began = time.monotonic()
+    assert mirrored.once().missed
+    assert time.monotonic() - began < 60 < mirrored.config.source.transition_timeout
+    mirrored.resync()
+    mirrored.catches_up(*TABLES)
+
+
 def test_a_run_that_ends_when_it_has_caught_up_does_not_wait_for_what_blocks_the_change(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture
 ) -> None:

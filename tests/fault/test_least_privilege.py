@@ -447,6 +447,28 @@ def test_tables_of_others_that_are_removed_or_whose_triggers_are_outdated(
     assert left == [("keyless",), ("whole",)]
 
 
+def test_a_table_of_others_gets_triggers_beside_a_slot_when_the_role_has_the_rights_of_its_owner(
+    shop: Database, granted: dict[str, Any], tmp_path: Path, spark: SparkSession
+) -> None:
+    role = identifier(f"{shop.name} mirror")
+    shop.execute(f"ALTER ROLE {role} REPLICATION; GRANT CREATE ON DATABASE {shop.name} TO {role}")
+    group = {**granted["groups"][0], "capture": "wal", "tables": ["public.keyless"], "exclude": []}
+    tables = {"public.keyless": {"capture": "trigger"}}
+    mirrored = Mirrored(shop, tmp_path / "lake", spark, **{**granted, "groups": [group], "tables": tables})
+    blocking = [finding for finding in told(mirrored.config) if finding.object == "public.keyless"]
+    assert "can't be captured by triggers: the role does not own it" in {finding.consequence for finding in blocking}
+    (missed,) = mirrored.once().missed
+    assert "only the owner of a table" in str(missed.error)
+    of_keyless = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'keyless'::regclass"
+    assert shop.value(of_keyless) == 0
+    paste(shop, str(missed.remedy))
+    shop.execute("INSERT INTO keyless VALUES (1), (1)")
+    mirrored.catches_up("keyless")
+    assert shop.value(of_keyless) == 4
+    shop.execute("DELETE FROM keyless; INSERT INTO keyless VALUES (2), (2)")
+    mirrored.catches_up("keyless")
+
+
 def test_a_type_whose_schema_the_role_may_not_use_stops_nobody_who_writes(
     shop: Database, granted: dict[str, Any], tmp_path: Path, spark: SparkSession
 ) -> None:

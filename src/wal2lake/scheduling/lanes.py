@@ -251,10 +251,15 @@ class Lanes:
     def falls_back(self) -> bool:
         """The slot is lost: whether triggers have to take its place, because there can't be another one."""
         now = self._clock.monotonic()
-        if not self._auto or self._group.triggers or now < self._look_at:
+        if not self._auto or self._group.triggers:
+            self._done = True
+            return False
+        if now < self._look_at:
             return False
         self._look_at = now + CLEAR_SECONDS
         self.changed = choose(self._configured, self._log, self._source).group.triggers
+        # What is left is removed when the group captures again.
+        self._done |= not self.changed
         return self.changed
 
     def fallen_back(self) -> None:
