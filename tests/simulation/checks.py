@@ -152,9 +152,11 @@ def always(world: World) -> None:
 
 
 def durable(world: World, stream: SlotReader, lsn: Lsn) -> None:
-    """G1: what a stream acknowledges is in a manifest, if it gave anything of it."""
+    """G1: what a stream acknowledges is in a manifest, if it gave anything of it, or in the copies that it begins with."""
     group = next(name for name in groups(world) if slot_name(name, world.server.database) == stream.slot)
-    logged = max(logged_to(world, group), world.server.slots[stream.slot].confirmed)
+    stretch = stretch_of(world, group)
+    begun = stretch.lsn if stretch is not None else Lsn(0)
+    logged = max(logged_to(world, group), world.server.slots[stream.slot].confirmed, begun)
     for done in reversed(world.server.wal):
         if done.commit_lsn < logged:
             return

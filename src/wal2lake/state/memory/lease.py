@@ -53,6 +53,9 @@ class MemoryListener:
         session = self._server.open_session(self._process)
         try:
             with self._server.call(self._process, f"{self._kind}.take"):
+                if not session.open:
+                    # The server has ended it meanwhile; it can hold nothing.
+                    raise ConnectionFailed(server="the state store", cause="the session has ended")
                 self._claim(session)
         except BaseException:
             self._server.end_session(session)
