@@ -1,5 +1,6 @@
 -- The types of all columns of the tables that a publication names, or of all tables. Those that it holds by their schema
--- are not among them, and buffers of triggers are not: who reads them knows their types. Only catalogs are read: the view of published tables would wait for whoever alters one.
+-- are not among them, and buffers of triggers are not: who reads them knows their types. Only catalogs are read: the
+-- view of published tables would wait for whoever alters one.
 SELECT DISTINCT a.atttypid::int8, a.atttypmod
 FROM pg_publication p
 JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.oid >= 16384
