@@ -28,8 +28,10 @@ class Busy:
         """statements of a step"""
         self._commanding = self._chance.choice((0.0, 0.0, 0.1, 0.3))
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
-        self._waiting = self._chance.choice((0.0, 0.0, 0.1, 0.4))
+        self._waiting = self._chance.choice((0.0, 0.1, 0.4, 0.7))
         """how often a commit waits for a synchronous standby"""
+        self._answering = self._chance.choice((0.05, 0.3))
+        """how often one that waits is answered in a step"""
         self._changing = self._chance.choice((0.05, 0.1, 0.2))
         """how often wal_level, or how many slots there may be, changes"""
         self._idling = self._chance.choice((0.0, 0.1, 0.3))
@@ -84,7 +86,7 @@ class Busy:
     def _answer(self, world: World) -> None:
         """The standby answers those that wait, soon or late, in any order."""
         for transaction in world.server.waiting:
-            if self._chance.random() < 0.3:
+            if self._chance.random() < self._answering:
                 world.server.show(transaction)
 
     def finish(self, world: World) -> None:
