@@ -21,16 +21,17 @@ class Busy:
 
     strict = True
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, standby: bool = False) -> None:
+        """`standby`: more commits wait for a synchronous standby, and for longer."""
         self._chance = random.Random(f"busy {seed}")
         self._sessions = self._chance.choice((1, 2, 3))
         self._most = self._chance.choice((1, 3, 8))
         """statements of a step"""
         self._commanding = self._chance.choice((0.0, 0.0, 0.1, 0.3))
         self._truncating = self._chance.choice((0.0, 0.02, 0.2))
-        self._waiting = self._chance.choice((0.0, 0.1, 0.4, 0.7))
+        self._waiting = self._chance.choice((0.0, 0.1, 0.4, 0.7) if standby else (0.0, 0.0, 0.1, 0.4))
         """how often a commit waits for a synchronous standby"""
-        self._answering = self._chance.choice((0.05, 0.3))
+        self._answering = self._chance.choice((0.05, 0.3)) if standby else 0.3
         """how often one that waits is answered in a step"""
         self._changing = self._chance.choice((0.05, 0.1, 0.2))
         """how often wal_level, or how many slots there may be, changes"""

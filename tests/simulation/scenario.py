@@ -17,11 +17,13 @@ from simulation.world import Workload, World, default_groups
 
 WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
     "busy": Busy, "life": Life, "managed": Managed, "changes": lambda seed: Changes(),
+    "standby": lambda seed: Busy(seed, standby=True),
 }  # fmt: skip
 DRAWN = ("busy", "life", "managed")
 """those that a seed chooses from"""
 CAPTURES: Mapping[str, Sequence[str]] = {
     "busy": ("wal", "poll", "trigger", "auto"), "life": ("wal", "wal", "poll"), "managed": ("wal", "wal", "poll"), "changes": ("wal",),
+    "standby": ("trigger", "auto"),
 }  # fmt: skip
 """the capture modes that a seed chooses from"""
 
